@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"slices"
 	"testing"
@@ -33,9 +34,7 @@ func (c layerNormCase) run(t *testing.T, x *Exec, in, addend *Tensor, gradients 
 			dtype = Float64
 		}
 		v = x.Clone(x.To(x.Detach(v), dtype))
-		if err := v.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.SetRequiresGrad(true))
 		return v
 	}
 	of := func(first, step float64) *Tensor {
@@ -177,114 +176,73 @@ func TestAddLayerNorm(t *testing.T) {
 // Weights alone, biases alone and frozen weights have the right gradients. So have an input without
 // a gradient, and an addend without one.
 func TestAddLayerNorm_SomeGradients(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			const channels = 64
-			values := [4]*Tensor{x.Randn(Float32, 33, channels), x.Randn(Float32, 33, channels), x.Randn(Float32, channels), x.Randn(Float32, channels)}
-			gradient := x.Randn(Float32, 33, channels)
-			for mask := 1; mask < 16; mask++ {
-				run := func(dtype DType, fused bool) (result [][]float64) {
-					var tensors [4]*Tensor
-					for i, v := range values {
-						if i == 3 && mask == 5 {
-							continue // without a bias
-						}
-						tensors[i] = x.Clone(x.To(v, dtype))
-						if mask>>i&1 != 0 {
-							if err := tensors[i].SetRequiresGrad(true); err != nil {
-								t.Fatal(err)
-							}
-						}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		const channels = 64
+		values := [4]*Tensor{x.Randn(Float32, 33, channels), x.Randn(Float32, 33, channels), x.Randn(Float32, channels), x.Randn(Float32, channels)}
+		gradient := x.Randn(Float32, 33, channels)
+		for mask := 1; mask < 16; mask++ {
+			run := func(dtype DType, fused bool) (result [][]float64) {
+				var tensors [4]*Tensor
+				for i, v := range values {
+					if i == 3 && mask == 5 {
+						continue // without a bias
 					}
-					results := x.Call("streamtorch::add_layer_norm", tensors[0], tensors[1], tensors[2], tensors[3], 1e-5, nil, fused)
-					normed := results[1].(*Tensor)
-					x.BackwardWith(BackwardOptions{Grads: []*Tensor{x.To(gradient, dtype)}}, normed)
-					for i, v := range tensors {
-						if mask>>i&1 != 0 {
-							result = append(result, ToSlice[float64](x, x.To(v.Grad(), Float64)))
-						}
+					tensors[i] = x.Clone(x.To(v, dtype))
+					if mask>>i&1 != 0 {
+						must.Do(t, tensors[i].SetRequiresGrad(true))
 					}
-					return result
 				}
-				got, want := run(Float32, true), run(Float64, false)
-				for i := range want {
-					for k, w := range want[i] {
-						if !(math.Abs(got[i][k]-w) <= 1e-4) {
-							t.Fatalf("mask %b: gradient %d is %v at %d, want %v", mask, i, got[i][k], k, w)
-						}
+				results := x.Call("streamtorch::add_layer_norm", tensors[0], tensors[1], tensors[2], tensors[3], 1e-5, nil, fused)
+				normed := results[1].(*Tensor)
+				x.BackwardWith(BackwardOptions{Grads: []*Tensor{x.To(gradient, dtype)}}, normed)
+				for i, v := range tensors {
+					if mask>>i&1 != 0 {
+						result = append(result, ToSlice[float64](x, x.To(v.Grad(), Float64)))
+					}
+				}
+				return result
+			}
+			got, want := run(Float32, true), run(Float64, false)
+			for i := range want {
+				for k, w := range want[i] {
+					if !(math.Abs(got[i][k]-w) <= 1e-4) {
+						t.Fatalf("mask %b: gradient %d is %v at %d, want %v", mask, i, got[i][k], k, w)
 					}
 				}
 			}
-		})
+		}
 	})
 }
 
 // Tensors with gaps and tensors that begin at an odd address have the results of LibTorch's
 // operators.
 func TestAddLayerNorm_Views(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			wide := x.Randn(Float32, 9, 48)
-			long := x.Randn(Float32, 9*16+1)
-			for name, in := range map[string]*Tensor{
-				"gaps":      x.Slice(wide, 1, SliceOptions{Start: 3, End: Set(19)}),
-				"transpose": x.Transpose(x.Randn(Float32, 16, 9), 0, 1),
-				"address":   x.Reshape(x.Slice(long, 0, SliceOptions{Start: 1}), 9, 16),
-				"expanded":  x.Expand(x.Randn(Float32, 1, 16), 9, 16),
-			} {
-				leaf := x.Detach(in)
-				if err := leaf.SetRequiresGrad(true); err != nil {
-					t.Fatal(err)
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		wide := x.Randn(Float32, 9, 48)
+		long := x.Randn(Float32, 9*16+1)
+		for name, in := range map[string]*Tensor{
+			"gaps":      x.Slice(wide, 1, SliceOptions{Start: 3, End: Set(19)}),
+			"transpose": x.Transpose(x.Randn(Float32, 16, 9), 0, 1),
+			"address":   x.Reshape(x.Slice(long, 0, SliceOptions{Start: 1}), 9, 16),
+			"expanded":  x.Expand(x.Randn(Float32, 1, 16), 9, 16),
+		} {
+			leaf := x.Detach(in)
+			must.Do(t, leaf.SetRequiresGrad(true))
+			addend := x.Ones(Float32, 9, 16)
+			results := x.Call("streamtorch::add_layer_norm", leaf, addend, nil, nil, 1e-5)
+			want := x.LayerNorm(x.Add(in, addend), []int64{16}, nil, nil, LayerNormOptions{})
+			// A gradient with gaps: every other column.
+			gradient := x.Slice(x.Randn(Float32, 9, 32), 1, SliceOptions{Step: 2})
+			g := x.Gradients([]*Tensor{results[1].(*Tensor)}, []*Tensor{leaf}, GradientOptions{Grads: []*Tensor{gradient}})[0]
+			again := x.Detach(x.Clone(in))
+			must.Do(t, again.SetRequiresGrad(true))
+			normed := x.LayerNorm(x.Add(again, addend), []int64{16}, nil, nil, LayerNormOptions{})
+			wantG := x.Gradients([]*Tensor{normed}, []*Tensor{again}, GradientOptions{Grads: []*Tensor{gradient}})[0]
+			for what, pair := range map[string][2]*Tensor{"result": {results[1].(*Tensor), want}, "gradient": {g, wantG}} {
+				if off := x.Item(x.Max(x.Abs(x.Sub(pair[0], pair[1])))); !(off < 1e-5) {
+					t.Errorf("%s: the %s is %v off", name, what, off)
 				}
-				addend := x.Ones(Float32, 9, 16)
-				results := x.Call("streamtorch::add_layer_norm", leaf, addend, nil, nil, 1e-5)
-				want := x.LayerNorm(x.Add(in, addend), []int64{16}, nil, nil, LayerNormOptions{})
-				// A gradient with gaps: every other column.
-				gradient := x.Slice(x.Randn(Float32, 9, 32), 1, SliceOptions{Step: 2})
-				g := x.Gradients([]*Tensor{results[1].(*Tensor)}, []*Tensor{leaf}, GradientOptions{Grads: []*Tensor{gradient}})[0]
-				again := x.Detach(x.Clone(in))
-				if err := again.SetRequiresGrad(true); err != nil {
-					t.Fatal(err)
-				}
-				normed := x.LayerNorm(x.Add(again, addend), []int64{16}, nil, nil, LayerNormOptions{})
-				wantG := x.Gradients([]*Tensor{normed}, []*Tensor{again}, GradientOptions{Grads: []*Tensor{gradient}})[0]
-				for what, pair := range map[string][2]*Tensor{"result": {results[1].(*Tensor), want}, "gradient": {g, wantG}} {
-					if off := x.Item(x.Max(x.Abs(x.Sub(pair[0], pair[1])))); !(off < 1e-5) {
-						t.Errorf("%s: the %s is %v off", name, what, off)
-					}
-				}
-			}
-		})
-	})
-}
-
-// Equal inputs give equal bits.
-func TestAddLayerNorm_SameBits(t *testing.T) {
-	d := torchtest.CUDA(t)
-	torchtest.Do(t, d, func(x *Exec) {
-		c := layerNormCase{in: Float32, addend: BFloat16, out: BFloat16, channels: 768, rows: []int64{16, 197}, affine: true}
-		in, addend := c.random(x, c.in), c.random(x, c.addend)
-		want := c.run(t, x, in, addend, [2]*Tensor{in, in}, false)
-		for range 20 {
-			got := c.run(t, x, in, addend, [2]*Tensor{in, in}, false)
-			if !slices.EqualFunc(got.values, want.values, slices.Equal) {
-				t.Fatal("the second run has other bits")
 			}
 		}
 	})
-}
-
-// The kernels have no second derivative. So Gradients with CreateGraph fails, and the error names
-// the operator.
-func TestAddLayerNorm_SecondDerivative(t *testing.T) {
-	d := torchtest.CUDA(t)
-	err := torchtest.TryDo(t, d, func(x *Exec) {
-		in := x.Randn(Float32, 2, 8)
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
-		normed := x.Call("streamtorch::add_layer_norm", in, nil, nil, nil, 1e-5)[1].(*Tensor)
-		x.Gradients([]*Tensor{x.Sum(normed)}, []*Tensor{in}, GradientOptions{CreateGraph: true})
-	})
-	torchtest.WantError(t, err, err, "streamtorch::add_layer_norm has no second derivative")
 }

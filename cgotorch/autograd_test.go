@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -9,39 +10,30 @@ import (
 
 func leaf(t testing.TB, x *Exec, values ...float32) *Tensor {
 	p := FromSlice(x, values)
-	if err := p.SetRequiresGrad(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.SetRequiresGrad(true))
 	return p
 }
 
 func TestBackward(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a, b := leaf(t, x, 1, 2), FromSlice(x, []float32{3, 4})
-			x.Backward(x.Sum(x.Mul(x.Mul(a, a), b)))
-			torchtest.Equal(t, x, a.Grad(), []float32{6, 16})
-			if b.Grad() != nil {
-				t.Error("a tensor that does not require a gradient has one")
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a, b := leaf(t, x, 1, 2), FromSlice(x, []float32{3, 4})
+		x.Backward(x.Sum(x.Mul(x.Mul(a, a), b)))
+		torchtest.Equal(t, x, a.Grad(), []float32{6, 16})
+		if b.Grad() != nil {
+			t.Error("a tensor that does not require a gradient has one")
+		}
 	})
 }
 
 func TestBackward_FromSeveralRoots(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := leaf(t, x, 1, 2)
-			x.BackwardWith(BackwardOptions{Grads: []*Tensor{FromSlice(x, []float32{10, 100}), nil}}, x.Mul(a, a), x.Sum(a))
-			torchtest.Equal(t, x, a.Grad(), []float32{21, 401})
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := leaf(t, x, 1, 2)
+		x.BackwardWith(BackwardOptions{Grads: []*Tensor{FromSlice(x, []float32{10, 100}), nil}}, x.Mul(a, a), x.Sum(a))
+		torchtest.Equal(t, x, a.Grad(), []float32{21, 401})
 	})
 }
 
 func TestBackward_Twice(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		err := torchtest.TryDo(t, d, func(x *Exec) {
 			a := leaf(t, x, 1, 2)
@@ -56,7 +48,6 @@ func TestBackward_Twice(t *testing.T) {
 }
 
 func TestBackward_Refused(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for text, fail := range map[string]func(x *Exec){
 			"does not require grad": func(x *Exec) { x.Backward(x.Ones(Float32)) },
@@ -76,7 +67,6 @@ func TestBackward_Refused(t *testing.T) {
 }
 
 func TestBackward_SeesAWriteSinceForward(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for name, write := range map[string]func(x *Exec, b *Tensor){
 			"in place":    func(x *Exec, b *Tensor) { x.FillInPlace(b, 1.0) },
@@ -97,23 +87,19 @@ func TestBackward_SeesAWriteSinceForward(t *testing.T) {
 }
 
 func TestBackward_OfAutocast(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			w := x.Ones(Float32, 2, 2)
-			w.SetRequiresGrad(true)
-			y := x.Autocast(BFloat16)
-			y.Backward(y.Sum(y.MM(w, w)))
-			if got := w.Grad().DType(); got != Float32 {
-				t.Errorf("the gradient of a float32 weight is %v", got)
-			}
-			torchtest.Equal(t, x, w.Grad(), []float32{4, 4, 4, 4}, 2, 2)
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		w := x.Ones(Float32, 2, 2)
+		w.SetRequiresGrad(true)
+		y := x.Autocast(BFloat16)
+		y.Backward(y.Sum(y.MM(w, w)))
+		if got := w.Grad().DType(); got != Float32 {
+			t.Errorf("the gradient of a float32 weight is %v", got)
+		}
+		torchtest.Equal(t, x, w.Grad(), []float32{4, 4, 4, 4}, 2, 2)
 	})
 }
 
 func TestGradients(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			a, b, unused := leaf(t, x, 2, 3), leaf(t, x, 5, 7), leaf(t, x, 1)

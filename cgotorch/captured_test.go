@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +42,6 @@ func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 
 // Each Run has the same effect as a call of the function, for inputs of several shapes.
 func TestCaptured_Run(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for _, inPlace := range []bool{false, true} {
 			s := torchtest.NewStream(t, d)
@@ -62,7 +62,7 @@ func TestCaptured_Run(t *testing.T) {
 					n = 5
 				}
 				var value float64
-				err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					a, b := inputs[n][0], inputs[n][1]
 					x.FillInPlace(a, i)
 					out := c.Run(x, a, b)
@@ -70,11 +70,7 @@ func TestCaptured_Run(t *testing.T) {
 					equalAll(t, x, out[0], float32(value))
 					equalAll(t, x, out[1], float32(i+1))
 					total += value * float64(n*n)
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
 			if got := itemOf(t, s, sum); got != total {
 				t.Errorf("the sum is %v, want %v", got, total)
@@ -100,7 +96,6 @@ func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
 // The Do owns the results of a Run. With InPlace the graph owns the results, and Keep fails.
 // ReadAsync can read the results with InPlace.
 func TestCaptured_Results(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
@@ -123,17 +118,13 @@ func TestCaptured_Results(t *testing.T) {
 			err := s.Do(func(x *Exec) error { x.Keep(c.Run(x, in)[0]); return nil })
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "captured function", "Clone")
 			var kept *Tensor
-			if err := s.Do(func(x *Exec) error { kept = x.Keep(copied.Run(x, in)[0]); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { kept = x.Keep(copied.Run(x, in)[0]) })
 			if got := itemOf(t, s, kept); got != 3 {
 				t.Errorf("what was kept is %v", got)
 			}
 			kept.Close()
 			var read *HostRead
-			if err := s.Do(func(x *Exec) error { read = x.ReadAsync(c.Run(x, in)[0]); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { read = x.ReadAsync(c.Run(x, in)[0]) })
 			if v, err := read.Item(); v != 3 || err != nil {
 				t.Errorf("run %d: %v, %v", i, v, err)
 			}
@@ -147,7 +138,6 @@ func TestCaptured_Results(t *testing.T) {
 
 // A function without inputs can be captured. Later Runs do not change copies of earlier results.
 func TestCaptured_NoInputs(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
@@ -156,9 +146,7 @@ func TestCaptured_NoInputs(t *testing.T) {
 		})
 		var all []*Tensor
 		for range 5 {
-			if err := s.Do(func(x *Exec) error { all = append(all, x.Keep(x.Clone(c.Run(x)[0]))); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { all = append(all, x.Keep(x.Clone(c.Run(x)[0]))) })
 		}
 		for i, of := range all {
 			if got := itemOf(t, s, of); got != float64(i+1) {
@@ -172,17 +160,14 @@ func TestCaptured_NoInputs(t *testing.T) {
 
 // A captured function can accumulate gradients over several parts of a batch.
 func TestCaptured_Accumulates(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		train := func(o CapturedOptions) (losses []float64) {
 			s := torchtest.NewStream(t, d)
 			var weights *Tensor
-			if err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) error {
 				weights = x.Keep(x.Ones(Float32, 4, 2))
 				return weights.SetRequiresGrad(true)
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 			defer weights.Close()
 			in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 6, 4) })[0]
 			c := newCaptured(t, o, func(x *Exec, in ...*Tensor) []*Tensor {
@@ -200,9 +185,7 @@ func TestCaptured_Accumulates(t *testing.T) {
 			})
 			defer c.Close()
 			for range 8 {
-				if err := s.Do(func(x *Exec) error { losses = append(losses, x.Item(c.Run(x, in)[0])); return nil }); err != nil {
-					t.Fatal(err)
-				}
+				torchtest.DoOn(t, s, func(x *Exec) { losses = append(losses, x.Item(c.Run(x, in)[0])) })
 			}
 			return losses
 		}
@@ -216,7 +199,6 @@ func TestCaptured_Accumulates(t *testing.T) {
 // A function that cannot be captured runs eagerly, and Stats says why. If the function fails, Run
 // fails with the function's error.
 func TestCaptured_FallsBack(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })
@@ -230,54 +212,40 @@ func TestCaptured_FallsBack(t *testing.T) {
 			return nil
 		})
 		for range 3 {
-			if err := run(c, in[0]); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, run(c, in[0]))
 		}
 		wantStats(t, d, c, CapturedStats{Eager: 3, Why: "Exec.Item"})
 
 		bounded := newCaptured(t, CapturedOptions{WarmUp: 1, MaxGraphs: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
 		for range 3 {
 			for n := range 2 {
-				if err := s.Do(func(x *Exec) error { bounded.Run(x, x.Narrow(in[0], 0, 0, n+1)); return nil }); err != nil {
-					t.Fatal(err)
-				}
+				torchtest.DoOn(t, s, func(x *Exec) { bounded.Run(x, x.Narrow(in[0], 0, 0, n+1)) })
 			}
 		}
 		wantStats(t, d, bounded, CapturedStats{Graphs: 1, Captures: 1, Launches: 2, Eager: 4, Why: "MaxGraphs"})
 
 		never := newCaptured(t, CapturedOptions{WarmUp: 1, Eager: true}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
 		for range 2 {
-			if err := run(never, in[0]); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, run(never, in[0]))
 		}
 		if s := never.Stats(); s.Eager != 2 || !strings.Contains(s.Why, "Options.Eager") {
 			t.Errorf("Stats are %+v", s)
 		}
 
-		if err := in[1].SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, in[1].SetRequiresGrad(true))
 		grads := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { x.Backward(x.Sum(in[0])); return nil })
 		for range 2 {
-			if err := run(grads, in[1]); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, run(grads, in[1]))
 		}
 		wantStats(t, d, grads, CapturedStats{Eager: 2, Why: "requires a gradient"})
-		if err := s.Do(func(x *Exec) error { equalAll(t, x, in[1].Grad(), 2); return nil }); err != nil {
-			t.Error(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { equalAll(t, x, in[1].Grad(), 2) })
 
 		wrong := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MatMul(in[0], in[0].Grad())} })
 		wantError(t, run(wrong, in[0]), ErrInvalidArgument, "captured_test.go")
 		if err := run(c, in[0]); err != nil {
 			t.Errorf("the stream does not go on: %v", err)
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, c.Close())
 		wantError(t, run(c, in[0]), ErrClosed, "the captured function is closed")
 	})
 }
@@ -285,7 +253,6 @@ func TestCaptured_FallsBack(t *testing.T) {
 // If the function has called DependsOn for a value, and this value changes, the graph is captured
 // once more.
 func TestCaptured_CapturesAgain(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		in := kept(t, s, 1, scalar)[0]
@@ -304,15 +271,12 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 			if i == 4 {
 				factor = 3
 			}
-			if err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				x.FillInPlace(in, i)
 				if got := x.Item(c.Run(x, in)[0]); got != factor*float64(i) {
 					t.Errorf("run %d gives %v", i, got)
 				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		}
 		wantStats(t, d, c, CapturedStats{Graphs: 1, Captures: 2, Updates: 1, Launches: 7, Eager: 1})
 	})
@@ -324,17 +288,13 @@ func TestCaptured_Training(t *testing.T) {
 	checkRecomputeLeaks(t)
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		train := func(o CapturedOptions, again bool) (losses []float64) {
-			if err := Seed(3); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, Seed(3))
 			streams := []*Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d), DefaultStream(d)}
 			var weights, images *Tensor
-			if err := streams[0].Do(func(x *Exec) error {
+			torchtest.DoOn(t, streams[0], func(x *Exec) error {
 				weights, images = x.Keep(x.Randn(Float32, 16, 4)), x.Keep(x.Randn(Float32, 8, 16))
 				return weights.SetRequiresGrad(true)
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 			defer weights.Close()
 			defer images.Close()
 			c := newCaptured(t, o, func(x *Exec, in ...*Tensor) []*Tensor {
@@ -358,9 +318,7 @@ func TestCaptured_Training(t *testing.T) {
 			defer c.Close()
 			for i := range 12 {
 				s := streams[i%3]
-				if err := s.Do(func(x *Exec) error { losses = append(losses, x.Item(c.Run(x, images)[0])); return nil }); err != nil {
-					t.Fatal(err)
-				}
+				torchtest.DoOn(t, s, func(x *Exec) { losses = append(losses, x.Item(c.Run(x, images)[0])) })
 			}
 			return losses
 		}
@@ -379,7 +337,6 @@ func TestCaptured_Training(t *testing.T) {
 // Several goroutines run captured functions with dropout, each goroutine on its own stream. Each
 // goroutine gets right results from its own Captured and from a Captured that all goroutines use.
 func TestCaptured_Goroutines(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 500
 		if testing.Short() {
@@ -423,23 +380,18 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 	})
 	run := func(x *Exec) { c.Run(x, in) }
 	for range 6 {
-		if err := s.Do(func(x *Exec) error { run(x); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { run(x) })
 	}
 	synchronize(t, s)
 	var busy *Event
-	if err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		y := x.NoWaits() // NoWaits is called before Sleep, because NoWaits opens CUPTI, which takes a while
 		torchtest.Sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			run(y)
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	defer busy.Close()
 	if done, err := busy.Query(); done || err != nil {
 		t.Errorf("the device was done: %v, %v", done, err)
@@ -460,14 +412,11 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 		return []*Tensor{x.AddScalar(in[0], 1)}
 	})
 	for range 3 {
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			if got := x.Item(c.Run(x, in)[0]); got != 1 {
 				t.Errorf("it is %v", got)
 			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 	}
 	wantStats(t, d, c, CapturedStats{Eager: 3, Why: "out of memory"})
 }
@@ -475,7 +424,6 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 // The captured function and Log may call Stats. If the captured function calls a method that
 // would wait for the Run, the method fails.
 func TestCaptured_Inside(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var c *Captured
@@ -488,9 +436,7 @@ func TestCaptured_Inside(t *testing.T) {
 		}, CapturedOptions{WarmUp: 1, Log: func(string) { c.Stats() }})
 		defer c.Close()
 		for range 3 {
-			if err := s.Do(func(x *Exec) error { c.Run(x); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { c.Run(x) })
 		}
 		for _, err := range errs {
 			wantError(t, err, ErrMisuse, "inside the captured function")
@@ -505,12 +451,10 @@ func TestCaptured_InRecompute(t *testing.T) {
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		w := kept(t, s, 1, func(x *Exec) *Tensor { return x.Full(Float32, 3, 4) })[0]
-		if err := w.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.SetRequiresGrad(true))
 		double := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MulScalar(in[0], 2)} })
 		for range 4 {
-			err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				mustNot(x, w.SetGrad(nil))
 				x.Backward(x.Sum(x.Recompute(x.Ones(Float32, 4), func(x *Exec, in *Tensor) *Tensor {
 					if x.Recomputing() {
@@ -520,11 +464,7 @@ func TestCaptured_InRecompute(t *testing.T) {
 					return x.Mul(w, double.Run(x, in)[0])
 				})))
 				equalAll(t, x, w.Grad(), 2)
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }
@@ -539,9 +479,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 	run := func(c *Captured, times int) {
 		t.Helper()
 		for range times {
-			if err := s.Do(func(x *Exec) error { c.Run(x); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { c.Run(x) })
 		}
 	}
 	now := 0
@@ -582,12 +520,8 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	factor := kept(t, host, 1, scalar)[0]
 	c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
 	for i := range 4 {
-		if err := host.Do(func(x *Exec) error { x.FillInPlace(factor, i); return nil }); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Do(func(x *Exec) error { equalAll(t, x, c.Run(x, in, factor)[0], float32(i)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, host, func(x *Exec) { x.FillInPlace(factor, i) })
+		torchtest.DoOn(t, s, func(x *Exec) { equalAll(t, x, c.Run(x, in, factor)[0], float32(i)) })
 	}
 	wantStats(t, d, c, CapturedStats{Eager: 4, Why: "input 1 lies on cpu"})
 }
@@ -615,9 +549,7 @@ func backwards(s *Stream, rounds int, capture bool) error {
 	}
 	defer w.Close()
 	step := func(x *Exec) error {
-		if err := w.SetGrad(nil); err != nil {
-			return err
-		}
+		Check(w.SetGrad(nil))
 		in := x.Ones(Float32, 64, 64)
 		if capture {
 			x.Backward(x.Sum(x.Dropout(x.MatMul(in, w), 0.5, true)))

@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 
@@ -87,72 +88,64 @@ func TestCastWeights(t *testing.T) {
 // A gradient whose strides differ from the weight's becomes a gradient with the strides of the
 // weight.
 func TestCastWeights_StridesOfGradients(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			weights := []*Tensor{leafLike(t, x.Randn(Float32, 2, 3, 2, 2)), leafLike(t, x.Randn(Float32, 2, 3, 1, 1))}
-			casts := castWeights(x, BFloat16, weights...)
-			var gradients []*Tensor
-			for _, c := range casts {
-				gradients = append(gradients, x.Contiguous(x.RandnLike(x.Detach(c)), ChannelsLast))
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		weights := []*Tensor{leafLike(t, x.Randn(Float32, 2, 3, 2, 2)), leafLike(t, x.Randn(Float32, 2, 3, 1, 1))}
+		casts := castWeights(x, BFloat16, weights...)
+		var gradients []*Tensor
+		for _, c := range casts {
+			gradients = append(gradients, x.Contiguous(x.RandnLike(x.Detach(c)), ChannelsLast))
+		}
+		x.BackwardWith(BackwardOptions{Grads: gradients}, casts...)
+		for i, w := range weights {
+			if got := w.Grad(); !slices.Equal(got.Strides(), w.Strides()) || !slices.Equal(numbers(x, got), numbers(x, gradients[i])) {
+				t.Errorf("gradient %d is %v with the strides %v, want %v", i, numbers(x, got), got.Strides(), numbers(x, gradients[i]))
 			}
-			x.BackwardWith(BackwardOptions{Grads: gradients}, casts...)
-			for i, w := range weights {
-				if got := w.Grad(); !slices.Equal(got.Strides(), w.Strides()) || !slices.Equal(numbers(x, got), numbers(x, gradients[i])) {
-					t.Errorf("gradient %d is %v with the strides %v, want %v", i, numbers(x, got), got.Strides(), numbers(x, gradients[i]))
-				}
-			}
-		})
+		}
 	})
 }
 
 // leafLike makes t require a gradient, and returns t.
 func leafLike(t *testing.T, of *Tensor) *Tensor {
 	t.Helper()
-	if err := of.SetRequiresGrad(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, of.SetRequiresGrad(true))
 	return of
 }
 
 // A weight whose cast nobody reads gets no gradient. The cast of a weight that requires no
 // gradient requires none. Casts without gradient mode require none.
 func TestCastWeights_WithoutGradient(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			read, unread, frozen := leafLike(t, x.Ones(Float32, 2)), leafLike(t, x.Ones(Float32, 3)), x.Ones(Float32, 4)
-			casts := castWeights(x, BFloat16, frozen, read, unread)
-			if casts[0].RequiresGrad() || !casts[1].RequiresGrad() {
-				t.Errorf("the casts require gradients: %v, %v", casts[0].RequiresGrad(), casts[1].RequiresGrad())
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		read, unread, frozen := leafLike(t, x.Ones(Float32, 2)), leafLike(t, x.Ones(Float32, 3)), x.Ones(Float32, 4)
+		casts := castWeights(x, BFloat16, frozen, read, unread)
+		if casts[0].RequiresGrad() || !casts[1].RequiresGrad() {
+			t.Errorf("the casts require gradients: %v, %v", casts[0].RequiresGrad(), casts[1].RequiresGrad())
+		}
+		x.Backward(x.Add(x.Sum(casts[0]), x.Sum(casts[1])))
+		if read.Grad() == nil || unread.Grad() != nil || frozen.Grad() != nil {
+			t.Errorf("the gradients are %v, %v and %v, want only the first", read.Grad(), unread.Grad(), frozen.Grad())
+		}
+		got := x.Gradients([]*Tensor{x.Sum(castWeights(x, BFloat16, read, unread)[0])}, []*Tensor{read}, GradientOptions{})
+		torchtest.Equal(t, x, got[0], []float32{1, 1})
+		for _, c := range append(castWeights(x.NoGrad(), BFloat16, read, frozen), castWeights(x, BFloat16, frozen)...) {
+			if c.RequiresGrad() {
+				t.Error("a cast requires a gradient")
 			}
-			x.Backward(x.Add(x.Sum(casts[0]), x.Sum(casts[1])))
-			if read.Grad() == nil || unread.Grad() != nil || frozen.Grad() != nil {
-				t.Errorf("the gradients are %v, %v and %v, want only the first", read.Grad(), unread.Grad(), frozen.Grad())
-			}
-			got := x.Gradients([]*Tensor{x.Sum(castWeights(x, BFloat16, read, unread)[0])}, []*Tensor{read}, GradientOptions{})
-			torchtest.Equal(t, x, got[0], []float32{1, 1})
-			for _, c := range append(castWeights(x.NoGrad(), BFloat16, read, frozen), castWeights(x, BFloat16, frozen)...) {
-				if c.RequiresGrad() {
-					t.Error("a cast requires a gradient")
-				}
-			}
-			if got := castWeights(x, BFloat16); len(got) != 0 {
-				t.Errorf("no weights have the casts %v", got)
-			}
-		})
+		}
+		if got := castWeights(x, BFloat16); len(got) != 0 {
+			t.Errorf("no weights have the casts %v", got)
+		}
 	})
 }
 
 // The gradients of cast_weights can be differentiated again.
 func TestCastWeights_SecondDerivative(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			w := leafLike(t, FromSlice(x, []float32{1, 2}))
-			c := castWeights(x, BFloat16, w)[0]
-			first := x.Gradients([]*Tensor{x.Sum(x.Mul(x.Mul(c, c), c))}, []*Tensor{w}, GradientOptions{CreateGraph: true})
-			torchtest.Equal(t, x, first[0], []float32{3, 12})
-			x.Backward(x.Sum(first[0]))
-			torchtest.Equal(t, x, w.Grad(), []float32{6, 12})
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		w := leafLike(t, FromSlice(x, []float32{1, 2}))
+		c := castWeights(x, BFloat16, w)[0]
+		first := x.Gradients([]*Tensor{x.Sum(x.Mul(x.Mul(c, c), c))}, []*Tensor{w}, GradientOptions{CreateGraph: true})
+		torchtest.Equal(t, x, first[0], []float32{3, 12})
+		x.Backward(x.Sum(first[0]))
+		torchtest.Equal(t, x, w.Grad(), []float32{6, 12})
 	})
 }
 

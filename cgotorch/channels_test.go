@@ -131,19 +131,14 @@ func TestChannelAffine_ScalarAddend(t *testing.T) {
 // Where a gradient is needed, and for images that are not channels last, LibTorch's operators do
 // the work.
 func TestChannelAffine_Gradients(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) error {
-			in := x.Randn(Float32, 2, 8, 3, 3)
-			if err := in.SetRequiresGrad(true); err != nil {
-				return err
-			}
-			scale := x.Randn(Float32, 8)
-			x.Backward(x.Sum(x.Call1("streamtorch::channel_affine", in, nil, scale, nil, nil, "none")))
-			if far := farOff(x, in.Grad(), x.Expand(x.Reshape(scale, 1, 8, 1, 1), 2, 8, 3, 3)); !(far <= 1e-6) {
-				t.Errorf("the gradient is %g off", far)
-			}
-			return nil
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		in := x.Randn(Float32, 2, 8, 3, 3)
+		Check(in.SetRequiresGrad(true))
+		scale := x.Randn(Float32, 8)
+		x.Backward(x.Sum(x.Call1("streamtorch::channel_affine", in, nil, scale, nil, nil, "none")))
+		if far := farOff(x, in.Grad(), x.Expand(x.Reshape(scale, 1, 8, 1, 1), 2, 8, 3, 3)); !(far <= 1e-6) {
+			t.Errorf("the gradient is %g off", far)
+		}
 	})
 }
 
@@ -224,74 +219,66 @@ func TestSqueezeExcite(t *testing.T) {
 
 // Without a gradient the rows of an addend may lie in another order, and weights may have 16 bits.
 func TestAddLayerNorm_Evaluation(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			x = x.NoGrad()
-			for _, dtype := range []DType{Float32, BFloat16, Float16} {
-				if !d.IsCUDA() && dtype == Float16 {
-					continue // LibTorch's norm on the CPU has other roundings there
-				}
-				random := func(shape ...int64) *Tensor { return x.To(x.Randn(Float32, shape...), dtype) }
-				for name, c := range map[string]struct{ in, addend *Tensor }{
-					"dense":            {random(3, 7, 96), random(3, 7, 96)},
-					"turned":           {random(3, 7, 96), x.Transpose(random(7, 3, 96), 0, 1)},
-					"turned, four":     {random(3, 7, 2, 96), x.Transpose(random(7, 3, 2, 96), 0, 1)},
-					"turned inside":    {random(3, 7, 2, 96), x.Transpose(random(3, 2, 7, 96), 1, 2)},
-					"gaps in the rows": {random(3, 7, 96), x.Narrow(random(3, 7, 128), 2, 16, 96)},
-					"odd gaps":         {random(3, 7, 96), x.Narrow(random(3, 7, 97), 2, 0, 96)},
-					"one row":          {random(3, 7, 96), x.Expand(random(96), 3, 7, 96)},
-					"two dimensions":   {random(5, 96), x.Narrow(random(5, 104), 1, 0, 96)},
-				} {
-					weight, bias := random(96), random(96)
-					results := x.Call("streamtorch::add_layer_norm", c.in, c.addend, weight, bias, 1e-5)
-					sum := x.Add(c.in, c.addend)
-					wide := func(t *Tensor) *Tensor { return x.To(t, Float64) }
-					want := x.LayerNorm(wide(sum), []int64{96}, wide(weight), wide(bias), LayerNormOptions{})
-					if far := max(farOff(x, results[0].(*Tensor), sum), farOff(x, results[1].(*Tensor), want)); !(far <= roundings(dtype)) {
-						t.Errorf("%v, %s: %g off", dtype, name, far)
-					}
-				}
-				in, row, weight, bias := random(3, 7, 96), random(96), random(96), random(96)
-				got := x.Call1("streamtorch::bias_layer_norm", in, row, weight, bias, 1e-5)
-				want := x.LayerNorm(x.Add(in, row), []int64{96}, weight, bias, LayerNormOptions{})
-				if far := farOff(x, got, want); !(far <= 2*roundings(dtype)) {
-					t.Errorf("%v, bias_layer_norm: %g off", dtype, far)
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		d := x.Device()
+		x = x.NoGrad()
+		for _, dtype := range []DType{Float32, BFloat16, Float16} {
+			if !d.IsCUDA() && dtype == Float16 {
+				continue // LibTorch's norm on the CPU has other roundings there
+			}
+			random := func(shape ...int64) *Tensor { return x.To(x.Randn(Float32, shape...), dtype) }
+			for name, c := range map[string]struct{ in, addend *Tensor }{
+				"dense":            {random(3, 7, 96), random(3, 7, 96)},
+				"turned":           {random(3, 7, 96), x.Transpose(random(7, 3, 96), 0, 1)},
+				"turned, four":     {random(3, 7, 2, 96), x.Transpose(random(7, 3, 2, 96), 0, 1)},
+				"turned inside":    {random(3, 7, 2, 96), x.Transpose(random(3, 2, 7, 96), 1, 2)},
+				"gaps in the rows": {random(3, 7, 96), x.Narrow(random(3, 7, 128), 2, 16, 96)},
+				"odd gaps":         {random(3, 7, 96), x.Narrow(random(3, 7, 97), 2, 0, 96)},
+				"one row":          {random(3, 7, 96), x.Expand(random(96), 3, 7, 96)},
+				"two dimensions":   {random(5, 96), x.Narrow(random(5, 104), 1, 0, 96)},
+			} {
+				weight, bias := random(96), random(96)
+				results := x.Call("streamtorch::add_layer_norm", c.in, c.addend, weight, bias, 1e-5)
+				sum := x.Add(c.in, c.addend)
+				wide := func(t *Tensor) *Tensor { return x.To(t, Float64) }
+				want := x.LayerNorm(wide(sum), []int64{96}, wide(weight), wide(bias), LayerNormOptions{})
+				if far := max(farOff(x, results[0].(*Tensor), sum), farOff(x, results[1].(*Tensor), want)); !(far <= roundings(dtype)) {
+					t.Errorf("%v, %s: %g off", dtype, name, far)
 				}
 			}
-		})
+			in, row, weight, bias := random(3, 7, 96), random(96), random(96), random(96)
+			got := x.Call1("streamtorch::bias_layer_norm", in, row, weight, bias, 1e-5)
+			want := x.LayerNorm(x.Add(in, row), []int64{96}, weight, bias, LayerNormOptions{})
+			if far := farOff(x, got, want); !(far <= 2*roundings(dtype)) {
+				t.Errorf("%v, bias_layer_norm: %g off", dtype, far)
+			}
+		}
 	})
 }
 
 // streamtorch::scale_channels with `sigmoid` is the product with the sigmoid of the factors.
 func TestScaleChannels_Sigmoid(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			for _, dtype := range []DType{Float32, BFloat16, Float16} {
-				in, factors := x.Contiguous(x.To(x.Randn(Float32, 3, 16, 5, 5), dtype), ChannelsLast), x.To(x.Randn(Float32, 3, 16, 1, 1), dtype)
-				got, want := x.Call1("streamtorch::scale_channels", in, factors, true), x.Mul(in, x.Sigmoid(factors))
-				if far := farOff(x, got, want); !(far <= 2*roundings(dtype)) {
-					t.Errorf("%v: %g off", dtype, far)
-				}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		for _, dtype := range []DType{Float32, BFloat16, Float16} {
+			in, factors := x.Contiguous(x.To(x.Randn(Float32, 3, 16, 5, 5), dtype), ChannelsLast), x.To(x.Randn(Float32, 3, 16, 1, 1), dtype)
+			got, want := x.Call1("streamtorch::scale_channels", in, factors, true), x.Mul(in, x.Sigmoid(factors))
+			if far := farOff(x, got, want); !(far <= 2*roundings(dtype)) {
+				t.Errorf("%v: %g off", dtype, far)
 			}
-		})
+		}
 	})
 }
 
 // A linear layer whose weight requires a gradient is one product, also without grad mode and for an
 // input with gaps, as in PyTorch. The result is that of a dense input, to the bit.
 func TestLinear_GapsWithoutGrad(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) error {
-			in, weight := x.Transpose(x.Randn(Float32, 8, 197, 96), 0, 1), x.Randn(Float32, 40, 96)
-			if err := weight.SetRequiresGrad(true); err != nil {
-				return err
-			}
-			y := x.NoGrad()
-			got, want := y.Linear(in, weight, nil), y.Linear(y.Contiguous(in, Contiguous), weight, nil)
-			if !y.Equal(got, want) {
-				t.Errorf("%g off", farOff(y, got, want))
-			}
-			return nil
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		in, weight := x.Transpose(x.Randn(Float32, 8, 197, 96), 0, 1), x.Randn(Float32, 40, 96)
+		Check(weight.SetRequiresGrad(true))
+		y := x.NoGrad()
+		got, want := y.Linear(in, weight, nil), y.Linear(y.Contiguous(in, Contiguous), weight, nil)
+		if !y.Equal(got, want) {
+			t.Errorf("%g off", farOff(y, got, want))
+		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"os/exec"
 	"strings"
@@ -30,14 +31,10 @@ func twoStreams(t *testing.T, d Device) (a, b *Stream) {
 func race(t *testing.T, a, b *Stream) error {
 	t.Helper()
 	var made *Tensor
-	if err := a.Do(func(x *Exec) error { made = x.Keep(x.Ones(Float32, 4)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, a, func(x *Exec) { made = x.Keep(x.Ones(Float32, 4)) })
 	err := b.Do(func(x *Exec) error { x.Neg(made); return nil })
 	for _, s := range []*Stream{a, b} {
-		if err := s.Synchronize(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Synchronize())
 	}
 	made.Close()
 	return err
@@ -47,10 +44,7 @@ func TestCheckStreams_Report(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
 		var found []*StreamRace
-		stop, err := CheckStreams(func(r *StreamRace) { found = append(found, r) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		stop := Must(CheckStreams(func(r *StreamRace) { found = append(found, r) }))
 		defer stop()
 		a, b := twoStreams(t, d)
 		if err := race(t, a, b); err != nil {
@@ -113,16 +107,11 @@ func TestCheckStreams_Off(t *testing.T) {
 	if os.Getenv("CGOTORCH_CHECK") != "" {
 		t.Skip("the checker is on for the whole process")
 	}
-	stop, err := CheckStreams(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := Must(CheckStreams(nil))
 	stop()
 	stop()
 	a, b := twoStreams(t, CPU)
-	if err := race(t, a, b); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, race(t, a, b))
 	if left := LeftRaces(); len(left) != 0 {
 		t.Errorf("found while off: %v", left)
 	}
@@ -156,21 +145,13 @@ func TestCheckStreams_Environment(t *testing.T) {
 func TestCheckStreams_Nested(t *testing.T) {
 	a, b := twoStreams(t, CPU)
 	var outer, inner int
-	stopOuter, err := CheckStreams(func(*StreamRace) { outer++ })
-	if err != nil {
-		t.Fatal(err)
-	}
+	stopOuter := Must(CheckStreams(func(*StreamRace) { outer++ }))
 	defer stopOuter()
-	stopInner, err := CheckStreams(func(*StreamRace) {
+	stopInner := Must(CheckStreams(func(*StreamRace) {
 		inner++
 		LeftRaces()
-		if err := b.Synchronize(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+		must.Do(t, b.Synchronize())
+	}))
 	defer stopInner()
 	stopOuter()
 	if err := race(t, a, b); err != nil || outer != 0 || inner != 1 {
@@ -181,37 +162,25 @@ func TestCheckStreams_Nested(t *testing.T) {
 // If a Do has a race and also fails with an error of its own, it returns its own error. The next
 // Do returns the race.
 func TestCheckStreams_DoFailsOtherwise(t *testing.T) {
-	stop, err := CheckStreams(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := Must(CheckStreams(nil))
 	defer stop()
 	a, b := twoStreams(t, CPU)
 	var made *Tensor
-	if err := a.Do(func(x *Exec) error { made = x.Keep(x.Ones(Float32, 4)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, a, func(x *Exec) { made = x.Keep(x.Ones(Float32, 4)) })
 	defer made.Close()
 	own := errors.New("its own")
 	if err := b.Do(func(x *Exec) error { x.Neg(made); return own }); err != own {
 		t.Errorf("got %v", err)
 	}
-	if err := b.Do(func(x *Exec) error { return nil }); !errors.Is(err, ErrStreamRace) {
-		t.Errorf("the next Do: got %v", err)
-	}
-	if err := errors.Join(a.Synchronize(), b.Synchronize()); err != nil {
-		t.Error(err)
-	}
+	torchtest.WantError(t, b.Do(func(x *Exec) error { return nil }), ErrStreamRace)
+	must.Do(t, errors.Join(a.Synchronize(), b.Synchronize()))
 }
 
 // Every Do of a race fails, also if a race of the same two lines was found before. A report names
 // the line that called the helper.
 func TestCheckStreams_HelperTwice(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		stop, err := CheckStreams(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stop := Must(CheckStreams(nil))
 		defer stop()
 		a, b := twoStreams(t, d)
 		bump := func(s *Stream, v *Tensor) error {
@@ -235,9 +204,7 @@ func TestCheckStreams_HelperTwice(t *testing.T) {
 		var made []*Tensor
 		fresh := func() *Tensor {
 			var v *Tensor
-			if err := a.Do(func(x *Exec) error { v = x.Keep(x.Ones(Float32, 4)); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, a, func(x *Exec) { v = x.Keep(x.Ones(Float32, 4)) })
 			made = append(made, v)
 			return v
 		}
@@ -254,9 +221,7 @@ func TestCheckStreams_HelperTwice(t *testing.T) {
 			t.Errorf("four races from two places give the places %v", places)
 		}
 		for _, s := range []*Stream{a, b} {
-			if err := s.Synchronize(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, s.Synchronize())
 		}
 		for _, v := range made {
 			v.Close()

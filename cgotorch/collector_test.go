@@ -16,14 +16,10 @@ func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 	stream := torchtest.NewStream(t, CPU)
 	before := liveTensors()
 	var kept []*Tensor
-	err := stream.Do(func(x *Exec) error {
+	torchtest.DoOn(t, stream, func(x *Exec) {
 		kept = append(kept, x.Keep(x.Ones(Float32, 1000)), x.Keep(x.Ones(Float32, 1000)))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = stream.Do(func(x *Exec) error {
+	torchtest.DoOn(t, stream, func(x *Exec) {
 		sum := AddForgotten(x, &kept, func() {
 			for range 3 {
 				runtime.GC()
@@ -34,12 +30,24 @@ func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 		if got := x.Item(x.Sum(sum)); got != 2000 {
 			t.Errorf("the sum is %v, want 2000", got)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if !eventually(func() bool { runtime.GC(); return liveTensors() <= before }) {
 		t.Error("the collector has not freed the kept tensors")
+	}
+}
+
+// The garbage collector frees the handles that a program drops.
+func TestDropped_IsFreed(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for kind, drop := range map[string]func(x *Exec){
+		"event":  func(x *Exec) { x.Record() },
+		"tensor": func(x *Exec) { x.Keep(x.Ones(Float32, 1)) },
+		"slab":   func(*Exec) { Must(NewHostSlab(CPU, 4096)) },
+	} {
+		before := LiveHandles()[kind]
+		torchtest.Do(t, CPU, drop)
+		if !eventually(func() bool { runtime.GC(); return LiveHandles()[kind] <= before }) {
+			t.Errorf("the %s is left", kind)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"bytes"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"reflect"
 	"slices"
@@ -32,50 +33,43 @@ func roundTrip[T Element](t *testing.T, x *Exec, dtype DType, values ...T) {
 }
 
 func TestFromSlice_EachElement(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			roundTrip(t, x, Uint8, []uint8{0, 1, 255}...)
-			roundTrip(t, x, Int8, []int8{-128, -1, 127}...)
-			roundTrip(t, x, Int16, []int16{-32768, -1, 32767}...)
-			roundTrip(t, x, Int32, []int32{math.MinInt32, -1, math.MaxInt32}...)
-			roundTrip(t, x, Int64, []int64{math.MinInt64, -1, math.MaxInt64}...)
-			roundTrip(t, x, Uint16, []uint16{0, 1, 65535}...)
-			roundTrip(t, x, Uint32, []uint32{0, 1, math.MaxUint32}...)
-			roundTrip(t, x, Uint64, []uint64{0, 1, math.MaxUint64}...)
-			roundTrip(t, x, Float32, []float32{0, -1.5, math.MaxFloat32, math.SmallestNonzeroFloat32, float32(math.Inf(-1))}...)
-			roundTrip(t, x, Float64, []float64{0, -1.5, math.MaxFloat64, math.SmallestNonzeroFloat64, math.Inf(1)}...)
-			roundTrip(t, x, Bool, []bool{true, false, true}...)
-			roundTrip(t, x, Complex64, []complex64{1 + 2i, -3i}...)
-			roundTrip(t, x, Complex128, []complex128{1 + 2i, -3i}...)
-			roundTrip(t, x, Float16, []Float16Bits{0x3c00, 0x8001, 0x7c00, 0x7e00}...)
-			roundTrip(t, x, BFloat16, []BFloat16Bits{0x3f80, 0x8001, 0x7f80, 0x7fc0}...)
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		roundTrip(t, x, Uint8, []uint8{0, 1, 255}...)
+		roundTrip(t, x, Int8, []int8{-128, -1, 127}...)
+		roundTrip(t, x, Int16, []int16{-32768, -1, 32767}...)
+		roundTrip(t, x, Int32, []int32{math.MinInt32, -1, math.MaxInt32}...)
+		roundTrip(t, x, Int64, []int64{math.MinInt64, -1, math.MaxInt64}...)
+		roundTrip(t, x, Uint16, []uint16{0, 1, 65535}...)
+		roundTrip(t, x, Uint32, []uint32{0, 1, math.MaxUint32}...)
+		roundTrip(t, x, Uint64, []uint64{0, 1, math.MaxUint64}...)
+		roundTrip(t, x, Float32, []float32{0, -1.5, math.MaxFloat32, math.SmallestNonzeroFloat32, float32(math.Inf(-1))}...)
+		roundTrip(t, x, Float64, []float64{0, -1.5, math.MaxFloat64, math.SmallestNonzeroFloat64, math.Inf(1)}...)
+		roundTrip(t, x, Bool, []bool{true, false, true}...)
+		roundTrip(t, x, Complex64, []complex64{1 + 2i, -3i}...)
+		roundTrip(t, x, Complex128, []complex128{1 + 2i, -3i}...)
+		roundTrip(t, x, Float16, []Float16Bits{0x3c00, 0x8001, 0x7c00, 0x7e00}...)
+		roundTrip(t, x, BFloat16, []BFloat16Bits{0x3f80, 0x8001, 0x7f80, 0x7fc0}...)
 	})
 }
 
 // FromSlice keeps the bits of every element: of NaN with its payload, of both zeros, and of
 // denormals.
 func TestFromSlice_KeepsBits(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			want := []uint32{0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x7f800001, 0x7fc12345, 0xffffffff}
-			values := make([]float32, len(want))
-			for i, bits := range want {
-				values[i] = math.Float32frombits(bits)
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		want := []uint32{0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x7f800001, 0x7fc12345, 0xffffffff}
+		values := make([]float32, len(want))
+		for i, bits := range want {
+			values[i] = math.Float32frombits(bits)
+		}
+		for i, v := range ToSlice[float32](x, FromSlice(x, values)) {
+			if got := math.Float32bits(v); got != want[i] {
+				t.Errorf("%08x came back as %08x", want[i], got)
 			}
-			for i, v := range ToSlice[float32](x, FromSlice(x, values)) {
-				if got := math.Float32bits(v); got != want[i] {
-					t.Errorf("%08x came back as %08x", want[i], got)
-				}
-			}
-		})
+		}
 	})
 }
 
 func TestFromSlice_Shapes(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			torchtest.Equal(t, x, FromSlice(x, []int32{1, 2, 3, 4}, 2, 2), []int32{1, 2, 3, 4}, 2, 2)
@@ -104,20 +98,17 @@ func TestFromSlice_Shapes(t *testing.T) {
 }
 
 func TestFromSlice_ReadsBeforeReturn(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			data := make([]float32, 1<<20)
-			made := FromSlice(x, data)
-			into := x.Ones(Float32, 1<<20)
-			CopyFrom(x, into, data)
-			for i := range data {
-				data[i] = 1
-			}
-			if got := x.Item(x.Sum(x.Add(made, into))); got != 0 {
-				t.Errorf("%v elements were read after return", got)
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		data := make([]float32, 1<<20)
+		made := FromSlice(x, data)
+		into := x.Ones(Float32, 1<<20)
+		CopyFrom(x, into, data)
+		for i := range data {
+			data[i] = 1
+		}
+		if got := x.Item(x.Sum(x.Add(made, into))); got != 0 {
+			t.Errorf("%v elements were read after return", got)
+		}
 	})
 }
 
@@ -138,22 +129,18 @@ func TestFromSlice_BesideGoPointers(t *testing.T) {
 }
 
 func TestToSlice_OfAView(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
-			torchtest.Equal(t, x, x.Transpose(a, 0, 1), []float32{1, 4, 2, 5, 3, 6}, 3, 2)
-			torchtest.Equal(t, x, x.Select(a, 1, 2), []float32{3, 6})
-			torchtest.Equal(t, x, x.Expand(x.Select(a, 1, 0), 2, 2), []float32{1, 4, 1, 4}, 2, 2)
-			if got := ToBytes(x, x.To(x.Select(a, 0, 1), Uint8)); !bytes.Equal(got, []byte{4, 5, 6}) {
-				t.Errorf("ToBytes gives %v", got)
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
+		torchtest.Equal(t, x, x.Transpose(a, 0, 1), []float32{1, 4, 2, 5, 3, 6}, 3, 2)
+		torchtest.Equal(t, x, x.Select(a, 1, 2), []float32{3, 6})
+		torchtest.Equal(t, x, x.Expand(x.Select(a, 1, 0), 2, 2), []float32{1, 4, 1, 4}, 2, 2)
+		if got := ToBytes(x, x.To(x.Select(a, 0, 1), Uint8)); !bytes.Equal(got, []byte{4, 5, 6}) {
+			t.Errorf("ToBytes gives %v", got)
+		}
 	})
 }
 
 func TestToSlice_Refused(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { ToSlice[float64](x, x.Ones(Float32, 2)) }), ErrInvalidArgument,
 			"ToSlice(float32[2]", "the elements are float32, asked for as float64: convert with x.To", "copy_test.go")
@@ -164,21 +151,19 @@ func TestToSlice_Refused(t *testing.T) {
 
 // CopyFrom counts as a write: a backward that needs the overwritten values fails.
 func TestCopyFrom_CountsAsAWrite(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := x.Zeros(Float32, 2)
-			before := Version(a)
-			CopyFrom(x, a, []float32{1, 2})
-			if got := Version(a); got != before+1 {
-				t.Errorf("version %d, want %d", got, before+1)
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := x.Zeros(Float32, 2)
+		before := Version(a)
+		CopyFrom(x, a, []float32{1, 2})
+		if got := Version(a); got != before+1 {
+			t.Errorf("version %d, want %d", got, before+1)
+		}
+		CopyFrom(x, x.Select(a, 0, 1), []float32{7}) // a view
+		torchtest.Equal(t, x, a, []float32{1, 7})
 	})
 }
 
 func TestCopyFrom_Refused(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		for text, fail := range map[string]func(x *Exec){
 			"the elements are float64, the tensor's float32": func(x *Exec) { CopyFrom(x, x.Ones(Float32, 2), []float64{1, 2}) },
@@ -192,18 +177,9 @@ func TestCopyFrom_Refused(t *testing.T) {
 	})
 }
 
-// runOn runs fn on the stream. It fails the test if the Do fails.
-func runOn(t testing.TB, s *Stream, fn func(x *Exec)) {
-	t.Helper()
-	if err := s.Do(func(x *Exec) error { fn(x); return nil }); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Copies outside a Do run one after another. They run after the given events, and between the two
 // returned events.
 func TestStream_CopyFrom(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		stop, err := CheckStreams(nil)
 		if err != nil {
@@ -213,14 +189,12 @@ func TestStream_CopyFrom(t *testing.T) {
 		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		slab := newSlab(t, 6)
 		if d.IsCUDA() {
-			if err := slab.Pin(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, slab.Pin())
 		}
 		copy(slab.Bytes(), []byte{1, 2, 3, 4, 5, 6})
 		var a, b *Tensor
 		var used *Event
-		runOn(t, other, func(x *Exec) {
+		torchtest.DoOn(t, other, func(x *Exec) {
 			a, b = x.Keep(x.Zeros(Uint8, 2)), x.Keep(x.Zeros(Uint8, 2, 2))
 			torchtest.Sleep(x, 20*time.Millisecond)
 			x.FillInPlace(a, 9)
@@ -235,7 +209,7 @@ func TestStream_CopyFrom(t *testing.T) {
 		}
 		defer began.Close()
 		defer done.Close()
-		runOn(t, other, func(x *Exec) {
+		torchtest.DoOn(t, other, func(x *Exec) {
 			x.Wait(done)
 			if got := append(ToBytes(x, a), ToBytes(x, b)...); !slices.Equal(got, []byte{1, 2, 3, 4, 5, 6}) {
 				t.Errorf("got %v", got)
@@ -248,11 +222,10 @@ func TestStream_CopyFrom(t *testing.T) {
 }
 
 func TestStream_CopyFrom_Refused(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var a *Tensor
-		runOn(t, s, func(x *Exec) { a = x.Keep(x.Zeros(Uint8, 2)) })
+		torchtest.DoOn(t, s, func(x *Exec) { a = x.Keep(x.Zeros(Uint8, 2)) })
 		defer a.Close()
 		data := []byte{1, 2}
 		refused := func(want error, text string, behind []*Event, copies ...HostCopy) {
@@ -263,13 +236,10 @@ func TestStream_CopyFrom_Refused(t *testing.T) {
 		refused(ErrInvalidArgument, "has 2 bytes; the host memory has 1", nil, HostCopy{a, data}, HostCopy{a, data[:1]})
 		refused(ErrClosed, "the tensor is nil or closed", nil, HostCopy{nil, data})
 		refused(ErrInvalidArgument, "the event is nil", []*Event{nil}, HostCopy{a, data})
-		closed, err := s.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		closed := Must(s.Record())
 		closed.Close()
 		refused(ErrClosed, "the event is closed", []*Event{closed}, HostCopy{a, data})
-		runOn(t, s, func(x *Exec) {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			refused(ErrMisuse, "inside a Do of this stream", nil, HostCopy{a, data})
 			wantError(t, s.CopyTo(nil, data), ErrClosed, "Stream.CopyTo")
 		})
@@ -277,7 +247,6 @@ func TestStream_CopyFrom_Refused(t *testing.T) {
 }
 
 func TestItem(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			for _, dtype := range []DType{Uint8, Int8, Int16, Int32, Int64, Float16, Float32, Float64, BFloat16, Uint16, Uint32, Uint64} {
@@ -290,13 +259,13 @@ func TestItem(t *testing.T) {
 			}
 		})
 		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { x.Item(x.Ones(Float32, 2)) }), ErrInvalidArgument, "Exec.Item(float32[2]", "copy_test.go")
+		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { x.Item(x.Ones(Float32, 0)) }), ErrInvalidArgument, "Exec.Item(float32[0]")
 		wantError(t, torchtest.TryDo(t, d, func(x *Exec) { x.Item(FromSlice(x, []complex64{1i})) }), ErrInvalidArgument, "Exec.Item(complex64[1]", "a complex number")
 	})
 }
 
 // ToSlice reads values that a float64 cannot hold.
 func TestToSlice_Exact(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
 			const large = 9007199254740993 // 2^53 + 1
@@ -336,7 +305,6 @@ func TestToSlice_Exact(t *testing.T) {
 }
 
 func TestElements_HaveTheirSize(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		for d := range DTypes {
 			if got := len(ToBytes(x, FromBytes(x, make([]byte, 6*d.Size()), d, []int64{2, 3}))); got != 6*d.Size() {

@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -14,9 +15,7 @@ import (
 func TestError_Cures(t *testing.T) {
 	leaf := func(x *Exec) *Tensor {
 		v := x.Ones(Float32, 2, 2)
-		if err := v.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.SetRequiresGrad(true))
 		return v
 	}
 	for want, fn := range map[string]func(x *Exec){

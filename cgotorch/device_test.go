@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"errors"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"os/exec"
 	"strings"
@@ -42,12 +43,8 @@ func TestDevice(t *testing.T) {
 func TestDevice_CheckAndSynchronize(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, d := range torchtest.Devices() {
-		if err := d.Check(); err != nil {
-			t.Error(err)
-		}
-		if err := d.Synchronize(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, d.Check())
+		must.Do(t, d.Synchronize())
 	}
 	wantError(t, CUDA(99).Check(), ErrNoDevice, "Device.Check", "cuda:99")
 	wantError(t, CUDA(99).Synchronize(), ErrNoDevice, "Device.Synchronize", "cuda:99")
@@ -56,21 +53,15 @@ func TestDevice_CheckAndSynchronize(t *testing.T) {
 }
 
 func TestDevice_Memory(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		const mebibyte = 1 << 20
 		read := func() Memory {
 			t.Helper()
-			m, err := d.Memory()
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := Must(d.Memory())
 			return m
 		}
 		torchtest.Do(t, d, func(x *Exec) {
-			if err := d.ResetPeakMemory(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, d.ResetPeakMemory())
 			before := read()
 			if before.PeakAllocated != before.Allocated {
 				t.Errorf("a peak of %d behind its reset, %d allocated", before.PeakAllocated, before.Allocated)
@@ -90,9 +81,7 @@ func TestDevice_Memory(t *testing.T) {
 			if after.Allocated != before.Allocated || after.PeakAllocated < before.Allocated+12*mebibyte {
 				t.Errorf("before %+v, after %+v", before, after)
 			}
-			if err := d.ReleaseCachedMemory(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, d.ReleaseCachedMemory())
 		})
 	})
 }
@@ -100,7 +89,6 @@ func TestDevice_Memory(t *testing.T) {
 // A tensor of more bytes than a process can address fails with ErrOutOfMemory on every machine.
 // The device can be used afterwards.
 func TestDevice_OutOfMemory(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		for range 3 {
@@ -135,9 +123,7 @@ func TestDevice_OutOfMemoryByPieces(t *testing.T) {
 	}); err != nil {
 		t.Errorf("the memory did not come back: %v", err)
 	}
-	if err := d.ReleaseCachedMemory(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, d.ReleaseCachedMemory())
 }
 
 // A lost device cannot be used again in the same process. So this test loses the device in a
@@ -167,22 +153,14 @@ func loseDevice(t *testing.T, d Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := slab.Pin(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, slab.Pin())
 	early := record(t, s)
 	var weights, graph *Tensor
-	err = s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		weights = x.Keep(x.Ones(Float32, 4, 4))
-		if err := weights.SetRequiresGrad(true); err != nil {
-			return err
-		}
+		Check(weights.SetRequiresGrad(true))
 		graph = x.Keep(x.Sum(x.Mul(weights, weights)))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	const cause, remedy = "An operator enqueued earlier may be the cause", "CUDA_LAUNCH_BLOCKING=1"
 	err = s.Do(func(x *Exec) error {
 		bad := FromSlice(x, []int64{1 << 20})
@@ -228,8 +206,6 @@ func loseDevice(t *testing.T, d Device) {
 	}
 
 	for _, c := range []interface{ Close() error }{graph, weights, early, slab} {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, c.Close())
 	}
 }

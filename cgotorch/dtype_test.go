@@ -38,7 +38,6 @@ func TestDType(t *testing.T) {
 // A dtype may have no name in this package. Operators still accept and return tensors of this
 // dtype, and these tensors can be printed.
 func TestDType_WithoutAName(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		const complexHalf DType = 8
 		got := x.To(x.Ones(Complex64, 2), complexHalf)

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"strings"
 	"testing"
@@ -22,9 +23,7 @@ func TestTensor_Format_NumPy(t *testing.T) {
 		DType, Data, Text string
 		Shape             []int64
 	}
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &cases))
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		wrong := 0
 		torchtest.Do(t, d, func(x *Exec) {
@@ -71,7 +70,7 @@ func TestTensor_Format_Places(t *testing.T) {
 			}
 		}
 	}
-	if err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		a := FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
 		want("in its Do", fmt.Sprint(a), "float32[2 2]\n[[1. 2.]\n [3. 4.]]")
 		want("a string", fmt.Sprintf("%s", a), "float32[2 2]")
@@ -79,9 +78,7 @@ func TestTensor_Format_Places(t *testing.T) {
 		want("in a struct", fmt.Sprintf("%v", struct{ T *Tensor }{a}), "[[1. 2.]")
 		want("bfloat16", fmt.Sprint(x.To(x.DivScalar(a, 3), BFloat16)), "[[0.334 0.668]\n [1.    1.336]]")
 		want("NoWaits", fmt.Sprint(x.NoWaits().AddScalar(a, 1)), "[[2. 3.]")
-		if err := a.SetRequiresGrad(true); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, a.SetRequiresGrad(true))
 		want("requires grad", x.Format(a), "float32[2 2] requires grad\n[[1. 2.]")
 		want("a result", x.Format(x.MulScalar(a, 2)), "[[2. 4.]")
 		c := FromSlice(x, []complex64{1 + 2i})
@@ -100,10 +97,7 @@ func TestTensor_Format_Places(t *testing.T) {
 		want("a kept tensor", fmt.Sprint(kept), "float32[2]\n[1. 1.]")
 		var none *Tensor
 		want("nil", fmt.Sprint(none), "nil")
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	want("outside", fmt.Sprint(kept), "float32[2] (no values outside a Do")
 	want("freed", fmt.Sprint(freed), "closed", "Keep it there")
 	kept.Close()

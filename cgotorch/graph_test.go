@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"errors"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 	"time"
@@ -13,34 +14,25 @@ import (
 // captured returns a graph of fn. The graph is closed when the test ends.
 func captured(t testing.TB, s *Stream, warmUp int, fn func(x *Exec)) *Graph {
 	t.Helper()
-	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, warmUp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := Must(s.Capture(func(x *Exec) error { fn(x); return nil }, warmUp))
 	t.Cleanup(func() { g.Close() })
 	return g
 }
 
 func launch(t testing.TB, g *Graph, s *Stream) {
 	t.Helper()
-	if err := g.Launch(s); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.Launch(s))
 }
 
 // kept returns n tensors that fn makes outside captures. They are closed when the test ends.
 func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	t.Helper()
 	var ts []*Tensor
-	err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		for range n {
 			ts = append(ts, x.Keep(fn(x)))
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { closeAll(ts) })
 	return ts
 }
@@ -55,9 +47,7 @@ func trainable(t testing.TB, s *Stream, of []*Tensor) []*Tensor {
 		return x.Clone(of[next-1])
 	})
 	for _, w := range ts {
-		if err := w.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.SetRequiresGrad(true))
 	}
 	return ts
 }
@@ -66,16 +56,13 @@ func scalar(x *Exec) *Tensor { return x.Zeros(Float32) }
 
 func itemOf(t testing.TB, s *Stream, of *Tensor) (v float64) {
 	t.Helper()
-	if err := s.Do(func(x *Exec) error { v = x.Item(of); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, s, func(x *Exec) { v = x.Item(of) })
 	return v
 }
 
 // A launch has the same effect as a call of the function, on any stream. On the CPU a launch
 // calls the function.
 func TestGraph_Launch(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
@@ -108,7 +95,6 @@ func TestGraph_Launch(t *testing.T) {
 }
 
 func TestGraph_WarmUp(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
@@ -123,12 +109,8 @@ func TestGraph_WarmUp(t *testing.T) {
 // Two graphs of one pool use the same memory. They still give right results if the program
 // launches them on two streams without waits.
 func TestGraph_SharedPool(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		pool, err := NewPool(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pool := Must(NewPool(d))
 		defer pool.Close("test")
 		streams := []*Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d)}
 		sums := kept(t, streams[0], 2, scalar)
@@ -137,7 +119,7 @@ func TestGraph_SharedPool(t *testing.T) {
 		var graphs []*Graph
 		var memory []int64
 		for i, sum := range sums {
-			g, err := CaptureInto(pool, streams[0], func(x *Exec) error {
+			g := Must(CaptureInto(pool, streams[0], func(x *Exec) error {
 				x.Tidy(func() *Tensor {
 					ones := x.Full(Float32, float64(i+1), n)
 					for range 10 {
@@ -147,16 +129,10 @@ func TestGraph_SharedPool(t *testing.T) {
 					return nil
 				})
 				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			defer g.Close()
 			graphs = append(graphs, g)
-			bytes, err := pool.Memory("test")
-			if err != nil {
-				t.Fatal(err)
-			}
+			bytes := Must(pool.Memory("test"))
 			memory = append(memory, bytes)
 		}
 		if memory[0] != memory[1] || (memory[0] > 2*4*n) != d.IsCUDA() {
@@ -177,15 +153,12 @@ func TestGraph_SharedPool(t *testing.T) {
 
 func synchronize(t testing.TB, s *Stream) {
 	t.Helper()
-	if err := s.Synchronize(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Synchronize())
 }
 
 // A captured function can use a second stream. The second stream waits for the first stream, and
 // at the end the first stream waits for the second stream.
 func TestGraph_ForkAndJoin(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s, side := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		out := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Float32, 256, 256) })[0]
@@ -203,25 +176,19 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 			x.AddOut(b, c, out)
 		})
 		// Other work can run on the second stream. The graph does not use that stream.
-		if err := side.Do(func(x *Exec) error { torchtest.Sleep(x, time.Millisecond); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, side, func(x *Exec) { torchtest.Sleep(x, time.Millisecond) })
 		launch(t, g, s)
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			if got := x.Item(x.Mean(out)); got != 128 {
 				t.Errorf("the mean is %v", got)
 			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 	})
 }
 
 // A launch draws the same random numbers as a call of the function. The numbers are the same even
 // if eager work and another graph draw random numbers between the launches.
 func TestGraph_Random(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		outs := kept(t, s, 2, func(x *Exec) *Tensor { return x.Zeros(Float32, 1000) })
@@ -233,24 +200,17 @@ func TestGraph_Random(t *testing.T) {
 			}
 		}
 		sequence := func(step func(i int)) (seen [][]float32) {
-			if err := Seed(7); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, Seed(7))
 			for i := range 6 {
 				step(i % 2)
-				if err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					seen = append(seen, ToSlice[float32](x, outs[i%2]), ToSlice[float32](x, x.Rand(Float32, 3)))
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 			}
 			return seen
 		}
 		want := sequence(func(i int) {
-			if err := s.Do(func(x *Exec) error { draw(i)(x); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { draw(i)(x) })
 		})
 		graphs := []*Graph{captured(t, s, 1, draw(0)), captured(t, s, 0, draw(1))}
 		got := sequence(func(i int) { launch(t, graphs[i], s) })
@@ -268,7 +228,6 @@ func TestGraph_Random(t *testing.T) {
 // Each launch calls the function given to EachLaunch. The captured function calls DependsOn for a
 // value. If this value has changed, a launch fails.
 func TestGraph_EachLaunch_DependsOn(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		ts := kept(t, s, 2, scalar)
@@ -347,9 +306,7 @@ func TestGraph_NotCapturable(t *testing.T) {
 			wantError(t, err, test.want, append(test.texts, "graph_test.go")...)
 			// The stream and the existing graph still work.
 			launch(t, g, s)
-			if err := s.Do(func(x *Exec) error { x.Item(x.Sum(x.Dropout(ts[0], 0.5, true))); return nil }); err != nil {
-				t.Error(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { x.Item(x.Sum(x.Dropout(ts[0], 0.5, true))) })
 		})
 	}
 	wantPanic := func(name string, fn func(x *Exec)) {
@@ -382,7 +339,6 @@ func mustNot(x *Exec, err error) {
 }
 
 func TestGraph_Close(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
@@ -392,15 +348,10 @@ func TestGraph_Close(t *testing.T) {
 		}
 		launch(t, g, s)
 		for range 2 {
-			if err := g.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, g.Close())
 		}
 		wantError(t, g.Launch(s), ErrClosed, "Exec.Launch", "the graph is closed")
-		pool, err := NewPool(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pool := Must(NewPool(d))
 		pool.Close("test")
 		_, err = CaptureInto(pool, s, func(x *Exec) error { return nil })
 		wantError(t, err, ErrClosed, "the pool of graphs is closed")
@@ -411,7 +362,6 @@ func TestGraph_Close(t *testing.T) {
 // Fills of every size and alignment are captured as kernels. These kernels write no memory
 // outside the fill.
 func TestGraph_Fills(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		whole := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Uint8, 70_000) })[0]
@@ -428,14 +378,11 @@ func TestGraph_Fills(t *testing.T) {
 		if err != nil || size.Fills != 0 || d.IsCUDA() && size.Kernels == 0 {
 			t.Errorf("Size is %+v, %v", size, err)
 		}
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			if got := ToSlice[uint8](x, whole); !slices.Equal(got, want) {
 				t.Error("the fills have written something else")
 			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		})
 	})
 }
 
@@ -469,18 +416,14 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	launch(t, g, s)
 	synchronize(t, s)
 	var busy *Event
-	err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		y := x.NoWaits() // NoWaits is called before Sleep, because NoWaits opens CUPTI, which takes a while
 		torchtest.Sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			y.Launch(g)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer busy.Close()
 	if done, err := busy.Query(); done || err != nil {
 		t.Errorf("the device was done when ten launches had returned: %v, %v", done, err)
@@ -491,7 +434,6 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 // Captures and launches in several goroutines give right results while all goroutines draw random
 // numbers.
 func TestGraph_Goroutines(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 20
 		if testing.Short() {
@@ -520,14 +462,9 @@ func captureOnce(s *Stream, inGraph bool) error {
 	step := func(x *Exec) error {
 		random := x.Dropout(x.Ones(Float32, 64), 0.5, true) // each element is 0 or 2
 		x.AddInPlace(n, x.Mean(x.Add(random, x.AddScalar(x.Neg(random), 2))))
-		slab, err := NewHostSlab(CPU, 4096)
-		if err != nil {
-			return err
-		}
+		slab := Must(NewHostSlab(CPU, 4096))
 		if s.Device().IsCUDA() {
-			if err := slab.Pin(); err != nil {
-				return err
-			}
+			Check(slab.Pin())
 		}
 		return slab.Close()
 	}
@@ -561,7 +498,6 @@ func captureOnce(s *Stream, inGraph bool) error {
 // fails, because it would wait for the launch. In a function given to EachLaunch, a launch fails
 // too. A captured function has the modes and lent tensors of the Exec that captures it.
 func TestGraph_Inside(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
@@ -587,7 +523,7 @@ func TestGraph_Inside(t *testing.T) {
 		wantError(t, second.Launch(s), ErrNotCapturable, "Exec.Launch", "EachLaunch")
 
 		var grad []bool
-		err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) error {
 			modes, err := CaptureGraph(x.NoGrad(), func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, 1)
 			if err != nil {
 				return err
@@ -604,9 +540,6 @@ func TestGraph_Inside(t *testing.T) {
 			wantError(t, err, ErrInvalidArgument, "the function is nil")
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 
@@ -624,17 +557,11 @@ func TestGraph_Keep_SharedPool(t *testing.T) {
 	var keeps []*Tensor
 	keep := func(x *Exec) error { keeps = append(keeps, x.Keep(x.Ones(Float32, 8))); return nil }
 	defer func() { closeAll(keeps) }()
-	g, err := CaptureInto(pool, s, keep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := Must(CaptureInto(pool, s, keep))
 	_, err = CaptureInto(pool, s, keep)
 	wantError(t, err, ErrNotCapturable, "Exec.Keep", "other graphs of the pool")
 	g.Close()
-	again, err := CaptureInto(pool, s, keep)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := Must(CaptureInto(pool, s, keep))
 	launch(t, again, s)
 	again.Close()
 }

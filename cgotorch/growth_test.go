@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	"bytes"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"log/slog"
 	"strings"
 	"testing"
@@ -33,9 +34,7 @@ func TestDo_TellsOfGrowth(t *testing.T) {
 		},
 		"evaluation without NoGrad": func(x *Exec, rounds int) {
 			w := x.Ones(Float32, 128, 128)
-			if err := w.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.SetRequiresGrad(true))
 			data := make([]float32, 128*128)
 			for range rounds {
 				h := FromSlice(x, data, 128, 128)
@@ -47,9 +46,7 @@ func TestDo_TellsOfGrowth(t *testing.T) {
 		},
 		"training": func(x *Exec, rounds int) {
 			w := x.Ones(Float32, 256, 128)
-			if err := w.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.SetRequiresGrad(true))
 			in := x.Ones(Float32, 256, 128)
 			for range rounds {
 				x.Backward(x.Mean(x.ReLU(x.Mul(in, w))))
@@ -99,9 +96,7 @@ func TestDo_TellsOfGrowth_Not(t *testing.T) {
 		},
 		"recurrent net": func(x *Exec) {
 			w := x.Ones(Float32, 128, 128)
-			if err := w.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.SetRequiresGrad(true))
 			h := FromSlice(x, make([]float32, 128*128), 128, 128)
 			for range 200 {
 				h = x.Tanh(x.Add(h, w))

@@ -11,7 +11,6 @@ import (
 
 // Float32 converts every half and bfloat16 number as LibTorch does.
 func TestHalf_ToFloat32_All(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		halves, bfloats := make([]Float16Bits, 1<<16), make([]BFloat16Bits, 1<<16)
 		for i := range halves {

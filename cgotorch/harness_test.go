@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"errors"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"runtime"
 	"strings"
 	"sync"
@@ -57,17 +58,14 @@ func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream)
 // event.
 func record(t testing.TB, s *Stream) *Event {
 	t.Helper()
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := Must(s.Record())
 	return e
 }
 
 func recordTiming(t testing.TB, s *Stream) *Event {
 	t.Helper()
 	var e *Event
-	runOn(t, s, func(x *Exec) { e = x.RecordTiming() })
+	torchtest.DoOn(t, s, func(x *Exec) { e = x.RecordTiming() })
 	return e
 }
 

@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 	"time"
@@ -10,28 +11,22 @@ import (
 )
 
 func TestReadAsync(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		var sum, matrix, nothing *HostRead
 		s := torchtest.NewStream(t, d)
 		read := func() {
-			err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
 				torchtest.Sleep(x, 100*time.Millisecond)
 				sum = x.ReadAsync(x.Sum(x.Transpose(a, 0, 1)))
 				matrix = x.ReadAsync(x.Transpose(a, 0, 1))
 				nothing = x.ReadAsync(x.Empty(Float32, 0))
 				x.MulInPlace(a, a) // must not change what the copies have read
-				return nil
+
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 		read()
-		if err := s.Synchronize(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Synchronize())
 		for _, r := range []*HostRead{sum, matrix, nothing} { // after Close, the second call of `read` uses the memory of these reads
 			r.Close()
 		}
@@ -76,7 +71,7 @@ func TestHostRead_CloseWaitsForReads(t *testing.T) {
 	var r *HostRead
 	torchtest.Do(t, CPU, func(x *Exec) { r = x.ReadAsync(x.Ones(Float32, 1)) })
 	reading, closed := make(chan bool), make(chan struct{})
-	err := ReadWithin(r, "test", func(host *Tensor) error {
+	must.Do(t, ReadWithin(r, "test", func(host *Tensor) error {
 		go func() {
 			close(reading)
 			r.Close()
@@ -88,9 +83,6 @@ func TestHostRead_CloseWaitsForReads(t *testing.T) {
 			t.Error("closed under a read")
 		}
 		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	<-closed
 }

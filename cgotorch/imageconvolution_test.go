@@ -4,6 +4,7 @@ import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 
@@ -69,9 +70,7 @@ func (c imageConvolution) run(x *Exec, in, weight *Tensor) *Tensor {
 func leafOf(t *testing.T, x *Exec, v *Tensor) *Tensor {
 	t.Helper()
 	v = x.Detach(v)
-	if err := v.SetRequiresGrad(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, v.SetRequiresGrad(true))
 	return v
 }
 
@@ -209,15 +208,9 @@ func TestImageConvolution_Kernel(t *testing.T) {
 			in := c.inputFrom.of(x, x.To(x.Randn(Float32, 2, c.channels, 16, 16), c.input))
 			weight := c.weightFrom.of(x, x.To(x.Randn(Float32, 8, c.channels, 7, 7), c.weight))
 			c.run(x, in, weight) // compiles the kernels
-			running, err := trace.Start()
-			if err != nil {
-				t.Fatal(err)
-			}
+			running := Must(trace.Start())
 			c.run(x, in, weight)
-			r, err := running.Stop()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := Must(running.Stop())
 			var got []string
 			for _, w := range r.Work {
 				if slices.Contains(ours, w.Name) {
@@ -229,22 +222,6 @@ func TestImageConvolution_Kernel(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The kernels have no second derivative. So Gradients with CreateGraph fails, and the error names
-// the operator.
-func TestImageConvolution_SecondDerivative(t *testing.T) {
-	d := torchtest.CUDA(t)
-	err := torchtest.TryDo(t, d, func(x *Exec) {
-		weight := leafOf(t, x, x.Contiguous(x.Randn(BFloat16, 8, 3, 3, 3), ChannelsLast))
-		out := imageConvolution{padding: 1}.run(x, x.Randn(BFloat16, 2, 3, 8, 8), weight)
-		x.Gradients([]*Tensor{x.Sum(out)}, []*Tensor{weight}, GradientOptions{CreateGraph: true})
-	})
-	if err == nil {
-		t.Error("no error")
-	} else {
-		torchtest.WantError(t, err, err, "streamtorch::image_convolution has no second derivative: use Exec.Conv2d")
-	}
 }
 
 // Wrong arguments give LibTorch's error, with the name of the operator.

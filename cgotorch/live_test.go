@@ -11,10 +11,7 @@ func TestLiveHandles(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	before := LiveHandles()
 	s := torchtest.NewStream(t, CPU)
-	slab, err := NewHostSlab(CPU, 5000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slab := Must(NewHostSlab(CPU, 5000))
 	e := record(t, s)
 	s.Do(func(x *Exec) error {
 		x.Ones(Float32, 1)

@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"slices"
 	"testing"
@@ -51,9 +52,7 @@ func (c normCase) run(t *testing.T, x *Exec, in, addend, gradient *Tensor, refer
 	}
 	leafOf := func(v *Tensor, dtype DType) *Tensor {
 		v = x.Clone(x.To(x.Detach(v), dtype))
-		if err := v.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, v.SetRequiresGrad(true))
 		return v
 	}
 	of := func(first, step float64) *Tensor {
@@ -256,46 +255,42 @@ func TestBatchNormAct_Shapes(t *testing.T) {
 // The statistics are accurate if the mean is 1,000 times the deviation, and if the first row is
 // far from all others.
 func TestBatchNormAct_Outlier(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			for _, kernels := range []string{"one", "two"} {
-				in := x.Contiguous(x.AddScalar(x.Randn(Float32, 8, 16, 28, 28), 1000), ChannelsLast)
-				x.FillInPlace(x.Narrow(x.Narrow(x.Narrow(in, 0, 0, 1), 2, 0, 1), 3, 0, 1), 0)
-				of := func(in *Tensor, parameters DType) []float64 {
-					mean, variance := x.Zeros(parameters, 16), x.Zeros(parameters, 16)
-					x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, mean, variance, true, 1.0, 1e-5, "none", kernels)
-					return ToSlice[float64](x, x.To(variance, Float64))
-				}
-				got, want := of(in, Float32), of(x.To(in, Float64), Float64)
-				for i := range want {
-					if math.Abs(got[i]-want[i]) > 1e-4*want[i] {
-						t.Fatalf("kernels %s: the variance of channel %d is %v, want %v", kernels, i, got[i], want[i])
-					}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		for _, kernels := range []string{"one", "two"} {
+			in := x.Contiguous(x.AddScalar(x.Randn(Float32, 8, 16, 28, 28), 1000), ChannelsLast)
+			x.FillInPlace(x.Narrow(x.Narrow(x.Narrow(in, 0, 0, 1), 2, 0, 1), 3, 0, 1), 0)
+			of := func(in *Tensor, parameters DType) []float64 {
+				mean, variance := x.Zeros(parameters, 16), x.Zeros(parameters, 16)
+				x.Call("streamtorch::batch_norm_act", in, nil, nil, nil, mean, variance, true, 1.0, 1e-5, "none", kernels)
+				return ToSlice[float64](x, x.To(variance, Float64))
+			}
+			got, want := of(in, Float32), of(x.To(in, Float64), Float64)
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > 1e-4*want[i] {
+					t.Fatalf("kernels %s: the variance of channel %d is %v, want %v", kernels, i, got[i], want[i])
 				}
 			}
-		})
+		}
 	})
 }
 
 // A value that is infinite or NaN makes its whole channel NaN, and no other channel.
 func TestBatchNormAct_NaN(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			for _, kernels := range []string{"one", "two"} {
-				for _, bad := range []float64{math.Inf(1), math.NaN()} {
-					in := x.Contiguous(x.Randn(Float32, 2, 16, 5, 5), ChannelsLast)
-					x.FillInPlace(x.Narrow(x.Narrow(x.Narrow(x.Narrow(in, 0, 1, 1), 1, 3, 1), 2, 2, 1), 3, 2, 1), bad)
-					mean, variance := x.Zeros(Float32, 16), x.Ones(Float32, 16)
-					out := x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, mean, variance, true, 0.1, 1e-5, "relu", kernels)
-					sums := ToSlice[float32](x, x.SumDim(out, []int64{0, 2, 3}, SumOptions{}))
-					for c, v := range ToSlice[float32](x, variance) {
-						if isBad := c == 3; isBad != math.IsNaN(float64(v)) || isBad != math.IsNaN(float64(sums[c])) {
-							t.Errorf("kernels %s, a value of %v in channel 3: channel %d has the running variance %v and the sum %v", kernels, bad, c, v, sums[c])
-						}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		for _, kernels := range []string{"one", "two"} {
+			for _, bad := range []float64{math.Inf(1), math.NaN()} {
+				in := x.Contiguous(x.Randn(Float32, 2, 16, 5, 5), ChannelsLast)
+				x.FillInPlace(x.Narrow(x.Narrow(x.Narrow(x.Narrow(in, 0, 1, 1), 1, 3, 1), 2, 2, 1), 3, 2, 1), bad)
+				mean, variance := x.Zeros(Float32, 16), x.Ones(Float32, 16)
+				out := x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, mean, variance, true, 0.1, 1e-5, "relu", kernels)
+				sums := ToSlice[float32](x, x.SumDim(out, []int64{0, 2, 3}, SumOptions{}))
+				for c, v := range ToSlice[float32](x, variance) {
+					if isBad := c == 3; isBad != math.IsNaN(float64(v)) || isBad != math.IsNaN(float64(sums[c])) {
+						t.Errorf("kernels %s, a value of %v in channel 3: channel %d has the running variance %v and the sum %v", kernels, bad, c, v, sums[c])
 					}
 				}
 			}
-		})
+		}
 	})
 }
 
@@ -316,43 +311,6 @@ func TestBatchNormAct_Gradients(t *testing.T) {
 			torchtest.Equal(t, x, x.Contiguous(got, Contiguous), ToSlice[float32](x, x.Contiguous(want, Contiguous)), 2, 8, 3, 3)
 		})
 	})
-}
-
-// Equal inputs give equal bits, on any stream.
-func TestBatchNormAct_SameBits(t *testing.T) {
-	d := torchtest.CUDA(t)
-	torchtest.Do(t, d, func(x *Exec) {
-		c := normCase{dtype: BFloat16, activation: "relu", channels: 256, rows: [3]int64{8, 28, 28}, addend: true, affine: true, format: ChannelsLast}
-		in := x.Contiguous(x.To(x.Randn(Float32, 8, 256, 28, 28), BFloat16), ChannelsLast)
-		for _, c.kernels = range []string{"one", "two"} {
-			want := c.run(t, x, in, in, in, false)
-			for range 20 {
-				got := c.run(t, x, in, in, in, false)
-				if !slices.EqualFunc(got.values, want.values, slices.Equal) {
-					t.Fatalf("%v: the second run has other bits", c)
-				}
-			}
-		}
-	})
-}
-
-// The kernels have no second derivative. So Gradients with CreateGraph fails, and the error names
-// the operator.
-func TestBatchNormAct_SecondDerivative(t *testing.T) {
-	d := torchtest.CUDA(t)
-	err := torchtest.TryDo(t, d, func(x *Exec) {
-		in := x.Contiguous(x.Randn(Float32, 2, 8, 4, 4), ChannelsLast)
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
-		out := x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")
-		x.Gradients([]*Tensor{x.Sum(out)}, []*Tensor{in}, GradientOptions{CreateGraph: true})
-	})
-	if err == nil {
-		t.Error("no error")
-	} else {
-		torchtest.WantError(t, err, err, "streamtorch::batch_norm_act has no second derivative")
-	}
 }
 
 // A call with an unknown activation or group fails, and the error names it.
@@ -379,65 +337,61 @@ func TestBatchNormAct_Refuses(t *testing.T) {
 // the tensor `middle` is the sum of two parts. The kernels read the two parts separately, but
 // Gradients must return the whole sum.
 func TestBatchNormAct_Residual(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			const channels = 16
-			shape := []int64{2, channels, 6, 5}
-			first := x.Contiguous(x.Randn(Float32, shape...), ChannelsLast)
-			scale := x.AddScalar(x.MulScalar(x.Randn(Float32, channels), 0.2), 1)
-			run := func(dtype DType, kernels string) (values [][]float64) {
-				fused := kernels != ""
-				leafOf := func(v *Tensor) *Tensor {
-					v = x.Clone(x.To(x.Detach(v), dtype))
-					if err := v.SetRequiresGrad(true); err != nil {
-						t.Fatal(err)
-					}
-					return v
-				}
-				in, w := leafOf(first), leafOf(scale)
-				norm := func(in, addend *Tensor) *Tensor {
-					if fused {
-						return x.Call1("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu", kernels)
-					}
-					out := x.BatchNorm(in, w, nil, nil, nil, BatchNormOptions{Training: true})
-					if addend != nil {
-						out = x.Add(out, addend)
-					}
-					return x.ReLU(out)
-				}
-				h := norm(in, nil)
-				middle := norm(x.Sin(h), h)
-				h = norm(x.Sin(middle), middle)
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		const channels = 16
+		shape := []int64{2, channels, 6, 5}
+		first := x.Contiguous(x.Randn(Float32, shape...), ChannelsLast)
+		scale := x.AddScalar(x.MulScalar(x.Randn(Float32, channels), 0.2), 1)
+		run := func(dtype DType, kernels string) (values [][]float64) {
+			fused := kernels != ""
+			leafOf := func(v *Tensor) *Tensor {
+				v = x.Clone(x.To(x.Detach(v), dtype))
+				must.Do(t, v.SetRequiresGrad(true))
+				return v
+			}
+			in, w := leafOf(first), leafOf(scale)
+			norm := func(in, addend *Tensor) *Tensor {
 				if fused {
-					h = x.Call1("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu", kernels)
-				} else {
-					o := BatchNormOptions{Training: true}
-					h = x.ReLU(x.Add(x.BatchNorm(x.Sin(h), w, nil, nil, nil, o), x.BatchNorm(x.Cos(h), w, nil, nil, nil, o)))
+					return x.Call1("streamtorch::batch_norm_act", in, addend, w, nil, nil, nil, true, 0.1, 1e-5, "relu", kernels)
 				}
-				loss := x.Sum(x.Mul(h, h))
-				r := &normResult{}
-				r.add(x, "loss", x.Reshape(loss, 1))
-				for i, g := range x.Gradients([]*Tensor{loss}, []*Tensor{middle, in, w}, GradientOptions{}) {
-					r.add(x, fmt.Sprint(i), g)
+				out := x.BatchNorm(in, w, nil, nil, nil, BatchNormOptions{Training: true})
+				if addend != nil {
+					out = x.Add(out, addend)
 				}
-				return r.values
+				return x.ReLU(out)
 			}
-			want := run(Float64, "")
-			for _, kernels := range []string{"one", "two"} {
-				got := run(Float32, kernels)
-				for i, name := range []string{"loss", "gradient of the middle", "gradient of the input", "gradient of the weight"} {
-					largest := 0.0
-					for _, w := range want[i] {
-						largest = max(largest, math.Abs(w))
-					}
-					for k, w := range want[i] {
-						if math.Abs(got[i][k]-w) > 1e-4*largest {
-							t.Fatalf("kernels %s: the %s is %v at %d, want %v", kernels, name, got[i][k], k, w)
-						}
+			h := norm(in, nil)
+			middle := norm(x.Sin(h), h)
+			h = norm(x.Sin(middle), middle)
+			if fused {
+				h = x.Call1("streamtorch::batch_norms_act", x.Sin(h), x.Cos(h), w, nil, nil, nil, w, nil, nil, nil, true, 0.1, 1e-5, 0.1, 1e-5, "relu", kernels)
+			} else {
+				o := BatchNormOptions{Training: true}
+				h = x.ReLU(x.Add(x.BatchNorm(x.Sin(h), w, nil, nil, nil, o), x.BatchNorm(x.Cos(h), w, nil, nil, nil, o)))
+			}
+			loss := x.Sum(x.Mul(h, h))
+			r := &normResult{}
+			r.add(x, "loss", x.Reshape(loss, 1))
+			for i, g := range x.Gradients([]*Tensor{loss}, []*Tensor{middle, in, w}, GradientOptions{}) {
+				r.add(x, fmt.Sprint(i), g)
+			}
+			return r.values
+		}
+		want := run(Float64, "")
+		for _, kernels := range []string{"one", "two"} {
+			got := run(Float32, kernels)
+			for i, name := range []string{"loss", "gradient of the middle", "gradient of the input", "gradient of the weight"} {
+				largest := 0.0
+				for _, w := range want[i] {
+					largest = max(largest, math.Abs(w))
+				}
+				for k, w := range want[i] {
+					if math.Abs(got[i][k]-w) > 1e-4*largest {
+						t.Fatalf("kernels %s: the %s is %v at %d, want %v", kernels, name, got[i][k], k, w)
 					}
 				}
 			}
-		})
+		}
 	})
 }
 
@@ -445,58 +399,109 @@ func TestBatchNormAct_Residual(t *testing.T) {
 // odd sizes. In the dtypes of 16 bits only the result is compared: equal rounded values make
 // another pixel the largest.
 func TestBatchNormReLUMaxPool(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			for _, dtype := range []DType{Float32, BFloat16, Float16} {
-				for i, shape := range [][]int64{{2, 16, 7, 9}, {1, 8, 8, 6}, {3, 24, 5, 5}, {2, 64, 12, 10}, {4, 8, 3, 1}} {
-					in := x.Contiguous(x.To(x.Randn(Float32, shape...), dtype), ChannelsLast)
-					evaluate := i == 1
-					run := func(dtype DType, fused bool) *normResult {
-						parameters := Float32
-						if !fused {
-							parameters = Float64
-						}
-						leafOf := func(v *Tensor, dtype DType) *Tensor {
-							v = x.Clone(x.To(x.Detach(v), dtype))
-							if err := v.SetRequiresGrad(true); err != nil {
-								t.Fatal(err)
-							}
-							return v
-						}
-						numbers := func(first float64) *Tensor { return x.To(x.Full(Float32, first, shape[1]), parameters) }
-						input, weight, bias := leafOf(in, dtype), leafOf(numbers(0.8), parameters), leafOf(numbers(0.2), parameters)
-						mean, variance := numbers(0.1), numbers(0.9)
-						var out *Tensor
-						if fused {
-							out = x.Call1("streamtorch::batch_norm_relu_max_pool", input, weight, bias, mean, variance, !evaluate, 0.1, 1e-5)
-						} else {
-							norm := x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !evaluate})
-							out = x.MaxPool2d(x.ReLU(norm), []int64{3, 3}, MaxPool2dOptions{Stride: []int64{2, 2}, Padding: []int64{1, 1}})
-						}
-						x.Backward(x.Sum(x.Mul(out, out)))
-						r := &normResult{}
-						r.add(x, "result", out)
-						r.add(x, "gradient of the input", input.Grad())
-						r.add(x, "gradient of the weight", weight.Grad())
-						r.add(x, "gradient of the bias", bias.Grad())
-						r.add(x, "running mean", mean)
-						r.add(x, "running variance", variance)
-						return r
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		for _, dtype := range []DType{Float32, BFloat16, Float16} {
+			for i, shape := range [][]int64{{2, 16, 7, 9}, {1, 8, 8, 6}, {3, 24, 5, 5}, {2, 64, 12, 10}, {4, 8, 3, 1}} {
+				in := x.Contiguous(x.To(x.Randn(Float32, shape...), dtype), ChannelsLast)
+				evaluate := i == 1
+				run := func(dtype DType, fused bool) *normResult {
+					parameters := Float32
+					if !fused {
+						parameters = Float64
 					}
-					got, want := run(dtype, true), run(Float64, false)
-					allowed := map[DType]float64{BFloat16: 4.0 / 256, Float16: 4.0 / 2048, Float32: 3e-5}[dtype]
-					for k, name := range want.names {
-						if dtype != Float32 && k > 0 {
-							break
-						}
-						for n, w := range want.values[k] {
-							if off := math.Abs(got.values[k][n] - w); !(off <= allowed*max(1, math.Abs(w))) {
-								t.Fatalf("%v %v: the %s is %g at %d, want %g", dtype, shape, name, got.values[k][n], n, w)
-							}
+					leafOf := func(v *Tensor, dtype DType) *Tensor {
+						v = x.Clone(x.To(x.Detach(v), dtype))
+						must.Do(t, v.SetRequiresGrad(true))
+						return v
+					}
+					numbers := func(first float64) *Tensor { return x.To(x.Full(Float32, first, shape[1]), parameters) }
+					input, weight, bias := leafOf(in, dtype), leafOf(numbers(0.8), parameters), leafOf(numbers(0.2), parameters)
+					mean, variance := numbers(0.1), numbers(0.9)
+					var out *Tensor
+					if fused {
+						out = x.Call1("streamtorch::batch_norm_relu_max_pool", input, weight, bias, mean, variance, !evaluate, 0.1, 1e-5)
+					} else {
+						norm := x.BatchNorm(input, weight, bias, mean, variance, BatchNormOptions{Training: !evaluate})
+						out = x.MaxPool2d(x.ReLU(norm), []int64{3, 3}, MaxPool2dOptions{Stride: []int64{2, 2}, Padding: []int64{1, 1}})
+					}
+					x.Backward(x.Sum(x.Mul(out, out)))
+					r := &normResult{}
+					r.add(x, "result", out)
+					r.add(x, "gradient of the input", input.Grad())
+					r.add(x, "gradient of the weight", weight.Grad())
+					r.add(x, "gradient of the bias", bias.Grad())
+					r.add(x, "running mean", mean)
+					r.add(x, "running variance", variance)
+					return r
+				}
+				got, want := run(dtype, true), run(Float64, false)
+				allowed := map[DType]float64{BFloat16: 4.0 / 256, Float16: 4.0 / 2048, Float32: 3e-5}[dtype]
+				for k, name := range want.names {
+					if dtype != Float32 && k > 0 {
+						break
+					}
+					for n, w := range want.values[k] {
+						if off := math.Abs(got.values[k][n] - w); !(off <= allowed*max(1, math.Abs(w))) {
+							t.Fatalf("%v %v: the %s is %g at %d, want %g", dtype, shape, name, got.values[k][n], n, w)
 						}
 					}
 				}
 			}
-		})
+		}
 	})
+}
+
+// Equal inputs give equal bits.
+func TestKernels_SameBits(t *testing.T) {
+	d := torchtest.CUDA(t)
+	torchtest.Do(t, d, func(x *Exec) {
+		in := x.Contiguous(x.To(x.Randn(Float32, 8, 256, 28, 28), BFloat16), ChannelsLast)
+		layer := layerNormCase{in: Float32, addend: BFloat16, out: BFloat16, channels: 768, rows: []int64{16, 197}, affine: true}
+		rows, addend := layer.random(x, layer.in), layer.random(x, layer.addend)
+		gradient := x.To(x.Randn(Float32, 3001, 768), BFloat16)
+		norm := func(kernels string) func() [][]float64 {
+			c := normCase{dtype: BFloat16, activation: "relu", channels: 256, rows: [3]int64{8, 28, 28}, addend: true, affine: true, format: ChannelsLast, kernels: kernels}
+			return func() [][]float64 { return c.run(t, x, in, in, in, false).values }
+		}
+		for name, run := range map[string]func() [][]float64{
+			"batch_norm_act, one kernel": norm("one"), "batch_norm_act, two kernels": norm("two"),
+			"add_layer_norm": func() [][]float64 { return layer.run(t, x, rows, addend, [2]*Tensor{rows, rows}, false).values },
+			"bias_gradient": func() [][]float64 {
+				return [][]float64{numbers(x, x.Call1("streamtorch::bias_gradient", gradient, Float32))}
+			},
+		} {
+			want := run()
+			for range 20 {
+				if !slices.EqualFunc(run(), want, slices.Equal) {
+					t.Errorf("%s: the second run has other bits", name)
+					break
+				}
+			}
+		}
+	})
+}
+
+// The kernels have no second derivative. So Gradients with CreateGraph fails, and the error names
+// the operator.
+func TestKernels_SecondDerivative(t *testing.T) {
+	d := torchtest.CUDA(t)
+	for want, run := range map[string]func(x *Exec) (in, out *Tensor){
+		"streamtorch::batch_norm_act has no second derivative": func(x *Exec) (in, out *Tensor) {
+			in = leafOf(t, x, x.Contiguous(x.Randn(Float32, 2, 8, 4, 4), ChannelsLast))
+			return in, x.Call1("streamtorch::batch_norm_act", in, nil, nil, nil, nil, nil, true, 0.1, 1e-5, "relu")
+		},
+		"streamtorch::add_layer_norm has no second derivative": func(x *Exec) (in, out *Tensor) {
+			in = leafOf(t, x, x.Randn(Float32, 2, 8))
+			return in, x.Call("streamtorch::add_layer_norm", in, nil, nil, nil, 1e-5)[1].(*Tensor)
+		},
+		"streamtorch::image_convolution has no second derivative: use Exec.Conv2d": func(x *Exec) (in, out *Tensor) {
+			in = leafOf(t, x, x.Contiguous(x.Randn(BFloat16, 8, 3, 3, 3), ChannelsLast))
+			return in, imageConvolution{padding: 1}.run(x, x.Randn(BFloat16, 2, 3, 8, 8), in)
+		},
+	} {
+		torchtest.WantError(t, torchtest.TryDo(t, d, func(x *Exec) {
+			in, out := run(x)
+			x.Gradients([]*Tensor{x.Sum(out)}, []*Tensor{in}, GradientOptions{CreateGraph: true})
+		}), nil, want)
+	}
 }

@@ -22,7 +22,6 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 func TestEvent_Done(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var first, second *Event
@@ -58,13 +57,12 @@ func TestEvent_Done(t *testing.T) {
 
 // Ten thousand goroutines wait for events, and no goroutine holds an OS thread.
 func TestEvent_DoneForManyGoroutines(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		const streams, goroutines = 8, 10_000
 		var events []*Event
 		for range streams {
 			s := torchtest.NewStream(t, d)
-			err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				if d.IsCUDA() {
 					torchtest.Sleep(x, 300*time.Millisecond) // the device sleeps until all goroutines wait
 				}
@@ -72,11 +70,7 @@ func TestEvent_DoneForManyGoroutines(t *testing.T) {
 					torchtest.Sleep(x, time.Millisecond)
 					events = append(events, x.Record())
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 		before := leaktest.Used(t).Threads
 		var waiting, all sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"runtime"
 	"testing"
 
@@ -19,7 +20,6 @@ func thisLine() string {
 // If an operator waits, the error has the line of the call. The Do does not go on after the next
 // operator.
 func TestNoWaits_Tells(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		other := torchtest.NewStream(t, d)
 		for name, c := range map[string]struct {
@@ -74,14 +74,11 @@ func backwardThatWaits(x *Exec) (line string) {
 // NoWaits reports only calls that wait. It does not report waits of other goroutines, or waits of
 // an Exec that does not come from NoWaits.
 func TestNoWaits_Silent(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		step := func(x *Exec) {
 			a := x.Ones(Float32, 64, 64)
-			if err := a.SetRequiresGrad(true); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, a.SetRequiresGrad(true))
 			x.Backward(x.Sum(x.ReLU(x.MM(a, a))))
 			e := x.Record()
 			x.Wait(e)
@@ -100,9 +97,7 @@ func TestNoWaits_Silent(t *testing.T) {
 				}
 				return nil
 			})
-			if err = errors.Join(err, s.Synchronize()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(err, s.Synchronize()))
 		}
 		stop, waiting := make(chan bool), make(chan bool)
 		go func() {
@@ -125,18 +120,14 @@ func TestNoWaits_Silent(t *testing.T) {
 			}
 		}()
 		for range 20 {
-			err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				plain := x
 				x = x.NoWaits()
 				step(x)
 				step(x.NoWaits())
 				x.ReadAsync(x.Ones(Float32)).Close()
 				plain.Item(plain.Ones(Float32))
-				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
 		}
 		close(stop)
 		<-waiting

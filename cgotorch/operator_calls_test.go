@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"maps"
 	"math"
 	"os"
@@ -29,11 +30,9 @@ func TestOperators_Calls(t *testing.T) {
 	before := LiveHandles()["tensor"]
 	for _, name := range slices.Sorted(maps.Keys(f.Calls)) {
 		err := DefaultStream(CPU).Do(func(x *Exec) error {
-			if err := Seed(42); err != nil {
-				return err
-			}
+			Check(Seed(42))
 			in := make(inputs)
-			for name, input := range f.Inputs {
+			for name, input := range f.Calls[name].named(f.Inputs) {
 				in[name] = input.tensor(x)
 			}
 			return f.Calls[name].run(x, name, in)
@@ -55,15 +54,17 @@ type fixtureCalls struct {
 
 func readFixtureCalls(t *testing.T) (f fixtureCalls) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/calls.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &f); err != nil {
-		t.Fatal(err)
-	}
+	text := Must(os.ReadFile("testdata/calls.json"))
+	must.Do(t, json.Unmarshal(text, &f))
 	t.Logf("the calls of testdata/calls.py are of torch %s, LibTorch is %s", f.Torch, LibTorchVersion())
 	return f
+}
+
+// named returns those of the inputs that the call names.
+func (c fixtureCall) named(inputs map[string]fixture) map[string]fixture {
+	text, inputs := fmt.Sprintf("%s %s", c.Args, c.Options), maps.Clone(inputs)
+	maps.DeleteFunc(inputs, func(name string, _ fixture) bool { return !strings.Contains(text, `"`+name+`"`) })
+	return inputs
 }
 
 func (c fixtureCall) run(x *Exec, name string, in inputs) error {

@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -123,21 +124,13 @@ func runHostileCalls(t *testing.T, words []string) {
 	seed, _ := strconv.ParseUint(words[0], 10, 64)
 	from, _ := strconv.Atoi(words[1])
 	to, _ := strconv.Atoi(words[2])
-	now, err := os.Create(slices.Concat(words, []string{os.DevNull})[3])
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := Must(os.Create(slices.Concat(words, []string{os.DevNull})[3]))
 	defer now.Close()
-	if err := SetThreads(1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, SetThreads(1))
 	h := &hostile{fixtures: readFixtures(t).Inputs, calls: readFixtureCalls(t), alone: to == from+1}
 	h.cases = append(slices.Sorted(maps.Keys(operatorCases)), slices.Sorted(maps.Keys(h.calls.Calls))...)
 	for _, pkg := range []string{"", "linalg", "fft", "special"} {
-		source, err := os.ReadFile(filepath.Join(pkg, "operators_gen.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := Must(os.ReadFile(filepath.Join(pkg, "operators_gen.go")))
 		for _, f := range regexp.MustCompile(`(?m)^func (?:\(x \*Exec\) )?(\w+)\(`).FindAllStringSubmatch(string(source), -1) {
 			h.names = append(h.names, strings.TrimPrefix(pkg+"."+f[1], "."))
 		}
@@ -146,9 +139,7 @@ func runHostileCalls(t *testing.T, words []string) {
 	for number := from; number < to; number++ {
 		h.Rand = rand.New(rand.NewPCG(seed, uint64(number)))
 		err := DefaultStream(CPU).Do(func(x *Exec) error {
-			if err := Seed(uint64(number)); err != nil {
-				return err
-			}
+			Check(Seed(uint64(number)))
 			name, run := h.call(x)
 			if _, err := now.WriteAt(fmt.Appendf(nil, "%d %-60s", number, name), 0); err != nil {
 				t.Fatal(err)
@@ -188,7 +179,8 @@ func (h *hostile) call(x *Exec) (name string, run func() error) {
 			return nil
 		}
 		method, _, _ := strings.Cut(name, "/")
-		_, _, err := callOperator(x, method, h.calls.Calls[name].Args, h.calls.Calls[name].Options, h.inputs(x, h.calls.Inputs))
+		call := h.calls.Calls[name]
+		_, _, err := callOperator(x, method, call.Args, call.Options, h.inputs(x, call.named(h.calls.Inputs)))
 		return err
 	}
 }

@@ -87,9 +87,7 @@ func (c randomCase) differs() string {
 	difference := ""
 	var malformed error
 	err := DefaultStream(CPU).Do(func(x *Exec) error {
-		if err := Seed(42); err != nil {
-			return err
-		}
+		Check(Seed(42))
 		in := make(inputs)
 		for name, input := range c.Inputs {
 			in[name] = input.tensor(x)

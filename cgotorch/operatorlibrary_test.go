@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"errors"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,9 +18,7 @@ func TestOpenOperators(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := torchtest.OperatorLibrary(t)
 	for range 2 { // the second one does nothing
-		if err := OpenOperators(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, OpenOperators(path))
 	}
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.Do(t, d, func(x *Exec) {
@@ -31,9 +30,7 @@ func TestOpenOperators(t *testing.T) {
 			if shape := results[1].([]int64); len(shape) != 1 || shape[0] != 3 {
 				t.Errorf("the shape is %v", shape)
 			}
-			if err := in.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, in.SetRequiresGrad(true))
 			x.Backward(x.Sum(x.Call1("streamtest::scale", in, 5.0)))
 			torchtest.Equal(t, x, in.Grad(), []float32{5, 5, 5}, 3)
 		})
@@ -52,9 +49,7 @@ func TestOpenOperators(t *testing.T) {
 func TestOpenOperators_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	text := filepath.Join(t.TempDir(), "text.so")
-	if err := os.WriteFile(text, make([]byte, 10_000), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(text, make([]byte, 10_000), 0o644))
 	torchtest.WantError(t, OpenOperators(text), ErrInvalidArgument, text+": invalid ELF header; give a shared library for this machine", "operatorlibrary_test.go")
 	torchtest.WantError(t, OpenOperators(filepath.Dir(text)), ErrInvalidArgument, "is no file: name the .so file")
 	missing := OpenOperators("nothing.so")

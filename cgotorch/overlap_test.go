@@ -4,6 +4,7 @@ import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -93,9 +94,7 @@ func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptio
 		bias = leaves[2]
 	}
 	for _, l := range leaves {
-		if err := l.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.SetRequiresGrad(true))
 	}
 	y := x.Call1("aten::convolution", leaves[0], leaves[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)
 	o.Grads = []*Tensor{draw(4, y.Shape())}
@@ -109,10 +108,7 @@ func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptio
 
 func newOverlap(t *testing.T, o OverlapOptions) *Overlap {
 	t.Helper()
-	p, err := NewOverlap(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := Must(NewOverlap(o))
 	return p
 }
 
@@ -125,9 +121,7 @@ func TestOverlap_Gradients(t *testing.T) {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
 		}
-		if err := SetTF32(false); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, SetTF32(false))
 		layers := 200
 		if testing.Short() {
 			layers = 60
@@ -138,7 +132,7 @@ func TestOverlap_Gradients(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			for i := range layers {
 				c := randomLayer(r)
-				if err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					want := c.gradients(t, x, Float32, BackwardOptions{}, i)
 					for range 2 { // the first call is serial
 						if got := c.gradients(t, x, Float32, BackwardOptions{Overlap: overlap}, i); !slices.EqualFunc(got, want, slices.Equal) {
@@ -152,10 +146,7 @@ func TestOverlap_Gradients(t *testing.T) {
 							}
 						}
 					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 			}
 			if stats := OverlapCounts(overlap); stats.Parallel < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
 				t.Errorf("%v of %d layers", stats, layers)
@@ -175,15 +166,11 @@ func TestOverlap_Serial(t *testing.T) {
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			with := BackwardOptions{Overlap: overlap}
 			weight := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 3, 3, 3, 3) })[0]
-			if err := weight.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, weight.SetRequiresGrad(true))
 			conv := func(x *Exec, in *Tensor) *Tensor { return x.Conv2d(in, weight, nil, Conv2dOptions{}) }
 			image := func(x *Exec, grad bool) *Tensor {
 				in := x.Randn(Float32, 1, 3, 6, 6)
-				if err := in.SetRequiresGrad(grad); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, in.SetRequiresGrad(grad))
 				return in
 			}
 			for name, c := range map[string]struct {
@@ -214,9 +201,7 @@ func TestOverlap_Serial(t *testing.T) {
 					if err := s.Do(func(x *Exec) error { c.work(x); return nil }); err != nil {
 						t.Errorf("%s: %v", name, err)
 					}
-					if err := weight.SetGrad(nil); err != nil {
-						t.Error(err)
-					}
+					must.Do(t, weight.SetGrad(nil))
 					if got := OverlapCounts(overlap).Parallel > before; i > 0 && got != c.parallel {
 						t.Errorf("%s: parallel %v, want %v", name, got, c.parallel)
 					}
@@ -239,12 +224,8 @@ func TestOverlap_Failure(t *testing.T) {
 			x.BackwardWith(BackwardOptions{Overlap: overlap}, loss)
 			return nil
 		})
-		if err == nil || !strings.Contains(err.Error(), "second time") {
-			t.Errorf("a second backward gave %v", err)
-		}
-		if err := s.Do(func(x *Exec) error { x.Ones(Float32, 1); return nil }); err != nil {
-			t.Error(err)
-		}
+		torchtest.WantError(t, err, nil, "second time")
+		torchtest.DoOn(t, s, func(x *Exec) { x.Ones(Float32, 1) })
 	})
 }
 
@@ -264,9 +245,7 @@ func TestOverlap_Captured(t *testing.T) {
 			ws := trainable(t, s, first)
 			step := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
 				for _, w := range ws {
-					if err := w.SetGrad(nil); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, w.SetGrad(nil))
 				}
 				h := in[0]
 				for _, w := range ws {
@@ -281,12 +260,9 @@ func TestOverlap_Captured(t *testing.T) {
 			}, CapturedOptions{WarmUp: 2})
 			defer step.Close()
 			for range 40 {
-				if err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					losses = append(losses, x.Item(step.Run(x, in)[0]))
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 			}
 			if stats := step.Stats(); d.IsCUDA() && (stats.Graphs != 1 || always && stats.Eager != 2) {
 				t.Errorf("%+v", stats)
@@ -311,7 +287,7 @@ func TestOverlap_Captured(t *testing.T) {
 
 // checkSecondDerivative differentiates a linear layer twice, the second time with the Overlap.
 func checkSecondDerivative(t *testing.T, s *Stream, overlap *Overlap) {
-	if err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		in, w := leaf(t, x, 3), leaf(t, x, 2)
 		in2, w2 := x.Reshape(in, 1, 1), x.Reshape(w, 1, 1)
 		y := x.Linear(in2, w2, nil)
@@ -320,10 +296,7 @@ func checkSecondDerivative(t *testing.T, s *Stream, overlap *Overlap) {
 		if got := ToSlice[float32](x, w.Grad()); got[0] != 4*3*2 {
 			t.Errorf("the second derivative is %v, want 24", got)
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 }
 
 // The gradients of a linear layer have the same bits on two streams, on one stream, and with
@@ -347,9 +320,7 @@ func TestOverlap_Linear(t *testing.T) {
 					seed(t)
 					leaves := []*Tensor{x.Randn(Float32, shape...), x.Randn(Float32, out, in), x.Randn(Float32, out)}
 					for _, l := range leaves {
-						if err := l.SetRequiresGrad(true); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, l.SetRequiresGrad(true))
 					}
 					y := x
 					if autocast {
@@ -377,17 +348,14 @@ func TestOverlap_Linear(t *testing.T) {
 					}
 					return all
 				}
-				if err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					want := gradients(x, BackwardOptions{}, true)
 					for k, o := range []BackwardOptions{{}, {Overlap: overlap}, {Overlap: overlap}} {
 						if got := gradients(x, o, false); !slices.EqualFunc(got, want, slices.Equal) {
 							t.Errorf("layer %d, %v by %d, bias %v, autocast %v, form %d: %v, want %v", i, shape, out, withBias, autocast, k, got, want)
 						}
 					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 			}
 			if stats := OverlapCounts(overlap); stats.Parallel < layers {
 				t.Errorf("%v of %d layers", stats, layers)
@@ -418,9 +386,7 @@ func TestOverlap_Late(t *testing.T) {
 			weights := kept(t, s, 5, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 16, 16, 3, 3), 0.1) })
 			weights = append(weights, kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 10, 16) })...)
 			for _, w := range append(weights, in) {
-				if err := w.SetRequiresGrad(true); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, w.SetRequiresGrad(true))
 			}
 			forward := func(x *Exec, weights []*Tensor) *Tensor {
 				h := in
@@ -431,11 +397,9 @@ func TestOverlap_Late(t *testing.T) {
 			}
 			run := func(autocast, together bool, o *Overlap) (all [][]float32) {
 				for _, w := range append(weights, in) {
-					if err := w.SetGrad(nil); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, w.SetGrad(nil))
 				}
-				if err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					y := x
 					if autocast {
 						y = x.Autocast(BFloat16)
@@ -453,10 +417,7 @@ func TestOverlap_Late(t *testing.T) {
 					for _, w := range append(weights, in) {
 						all = append(all, ToSlice[float32](x, w.Grad()))
 					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 				return all
 			}
 			for _, c := range []struct {
@@ -489,35 +450,22 @@ func conv3x3(x *Exec, h, w *Tensor) *Tensor {
 func kernelsByStream(t *testing.T, s *Stream, forward func(x *Exec, in *Tensor) *Tensor, o, warmUp BackwardOptions) map[string]int {
 	t.Helper()
 	found := map[string]int{}
-	if err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		in := x.Randn(Float32, 8, 64, 20, 20)
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, in.SetRequiresGrad(true))
 		loss := x.Sum(forward(x, in))
 		warmUp.RetainGraph = true
 		x.BackwardWith(warmUp, loss)
-		if err := s.Device().Synchronize(); err != nil {
-			t.Fatal(err)
-		}
-		running, err := trace.Start()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Device().Synchronize())
+		running := Must(trace.Start())
 		x.BackwardWith(o, loss)
-		r, err := running.Stop()
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := Must(running.Stop())
 		for _, w := range r.Work {
 			if w.Kind == trace.Kernel {
 				found[w.StreamName]++
 			}
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return found
 }
 
@@ -530,9 +478,7 @@ func TestOverlap_Late_Streams(t *testing.T) {
 	s := torchtest.NewStream(t, d)
 	weights := kept(t, s, 6, func(x *Exec) *Tensor { return x.Randn(Float32, 64, 64, 3, 3) })
 	for _, w := range weights {
-		if err := w.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.SetRequiresGrad(true))
 	}
 	streams := func(forward func(x *Exec, in *Tensor) *Tensor, o, warmUp BackwardOptions) map[string]int {
 		return kernelsByStream(t, s, forward, o, warmUp)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -15,9 +16,7 @@ import (
 
 func seed(t *testing.T) {
 	t.Helper()
-	if err := Seed(1); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Seed(1))
 }
 
 func ones4(x *Exec) *Tensor { return x.Ones(Float32, 4) }
@@ -25,10 +24,7 @@ func ones4(x *Exec) *Tensor { return x.Ones(Float32, 4) }
 // checked runs fn under the stream checker and returns the races.
 func checked(t *testing.T, fn func()) (races []string) {
 	t.Helper()
-	stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r.Error()) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := Must(CheckStreams(func(r *StreamRace) { races = append(races, r.Error()) }))
 	defer stop()
 	fn()
 	return races
@@ -68,19 +64,14 @@ func serialBranches(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) 
 func newBranchNet(t *testing.T, d Device) *branchNet {
 	t.Helper()
 	n := &branchNet{s: torchtest.NewStream(t, d)}
-	if err := n.s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, n.s, func(x *Exec) {
 		seed(t)
 		for i := range n.ws {
 			n.ws[i] = x.Keep(x.Randn(Float32, 16, 16))
-			if err := n.ws[i].SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, n.ws[i].SetRequiresGrad(true))
 		}
 		n.in = x.Keep(x.Randn(Float32, 8, 16))
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	t.Cleanup(func() { closeAll(append(n.ws[:], n.in)) })
 	return n
 }
@@ -105,9 +96,7 @@ func (n *branchNet) forward(x *Exec, parallel runBranches) *Tensor {
 // step runs forward and backward and returns the loss.
 func (n *branchNet) step(t *testing.T, x *Exec, parallel runBranches) (loss *Tensor) {
 	for _, w := range n.ws {
-		if err := w.SetGrad(nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, w.SetGrad(nil))
 	}
 	loss = n.forward(x, parallel)
 	x.Backward(loss)
@@ -127,12 +116,9 @@ func (n *branchNet) read(x *Exec, loss *Tensor) (all [][]float32) {
 func (n *branchNet) run(t *testing.T, parallel runBranches) (all [][]float32) {
 	t.Helper()
 	seed(t)
-	if err := n.s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, n.s, func(x *Exec) {
 		all = n.read(x, n.step(t, x, parallel))
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return all
 }
 
@@ -152,15 +138,12 @@ func TestExec_Parallel(t *testing.T) {
 				}
 			})
 			t.Run("no gradients", func(t *testing.T) {
-				if err := n.s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, n.s, func(x *Exec) {
 					seed(t)
 					if loss := float32(x.Item(n.forward(x.NoGrad(), parallelBranches))); loss != want[0][0] {
 						t.Errorf("without gradients %v, with them %v", loss, want[0][0])
 					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 			})
 			t.Run("captured", func(t *testing.T) { n.runCaptured(t, want) })
 		})
@@ -176,14 +159,11 @@ func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
 	defer captured.Close()
 	for i := range 3 {
 		seed(t)
-		if err := n.s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, n.s, func(x *Exec) {
 			if got := n.read(x, captured.Run(x, n.in)[0]); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("captured run %d differs", i)
 			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 	}
 	if stats := captured.Stats(); n.s.Device().IsCUDA() && stats.Launches != 2 {
 		t.Errorf("not captured: %+v", stats)
@@ -198,7 +178,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 		withoutRaces(t, func() {
 			s := torchtest.NewStream(t, d)
 			for range 3 {
-				if err := s.Do(func(x *Exec) error {
+				torchtest.DoOn(t, s, func(x *Exec) {
 					const n = 1 << 16
 					for range 4 {
 						a, b := x.Full(Float32, 3, n), x.Full(Float32, 4, n)
@@ -225,10 +205,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 							t.Errorf("got %v", got)
 						}
 					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 			}
 		})
 	})
@@ -242,7 +219,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
 			s := torchtest.NewStream(t, d)
-			if err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				const n = 1 << 16
 				full := func(v float64) func(x *Exec) *Tensor {
 					return func(x *Exec) *Tensor { return x.Full(Float32, v, n) }
@@ -264,10 +241,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 						t.Errorf("got %v to %v, want 16", low, high)
 					}
 				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		})
 	})
 }
@@ -278,15 +252,12 @@ func TestExec_Parallel_DependentBranches(t *testing.T) {
 		torchtest.CheckLeaks(t)
 		races := checked(t, func() {
 			s := torchtest.NewStream(t, d)
-			if err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				a := x.Ones(Float32, 4)
 				x.Parallel(ParallelOptions{},
 					func(x *Exec) *Tensor { return x.AddInPlace(a, a) },
 					func(x *Exec) *Tensor { return x.Neg(a) })
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		})
 		if len(races) != 1 || !strings.Contains(races[0], "aten::neg") {
 			t.Errorf("got %q, want the race of aten::neg", races)
@@ -336,14 +307,10 @@ func TestExec_Parallel_Failures(t *testing.T) {
 					shared.Close()
 				}
 			}
-			err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				defer func() { _ = recover() }()
 				x.Parallel(ParallelOptions{}, func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { panic("own") })
-				return nil
 			})
-			if err != nil {
-				t.Error(err)
-			}
 		})
 	})
 }
@@ -362,17 +329,14 @@ func TestExec_Parallel_Streams(t *testing.T) {
 			ran = append(ran, NameOf(x.Stream()))
 			return x.Ones(Float32, 1)
 		}
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			x.Parallel(ParallelOptions{Streams: []*Stream{urgent}}, note, note)
 			x.Parallel(ParallelOptions{}, note, note, note)
 			x.Parallel(ParallelOptions{}, note)
 			if out := x.Parallel(ParallelOptions{}); len(out) != 0 {
 				t.Errorf("no branches gave %v", out)
 			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		want := []string{NameOf(s), NameOf(urgent), NameOf(s), NameOf(s) + ", side 1", NameOf(s) + ", side 2", NameOf(s)}
 		if !slices.Equal(ran, want) {
 			t.Errorf("ran on %q, want %q", ran, want)
@@ -397,17 +361,12 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 	}
 	for range 2 {
 		begin, end := &Event{}, &Event{}
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			begin = x.RecordTiming()
 			x.Parallel(ParallelOptions{}, sleep, sleep, sleep, sleep)
 			end = x.RecordTiming()
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if err := end.Synchronize(); err != nil {
-			t.Fatal(err)
-		}
+		})
+		must.Do(t, end.Synchronize())
 		ms, err := end.Elapsed(begin)
 		if took := time.Duration(ms * 1e6); err != nil || took < each {
 			t.Errorf("four branches of %v took %v, %v", each, took, err)
@@ -443,12 +402,8 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		}
 		sleep := func(x *Exec) { torchtest.Sleep(x, time.Millisecond) }
 		for range 16 {
-			if err := s.Do(func(x *Exec) error { section(x, sleep); return nil }); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Synchronize(); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { section(x, sleep) })
+			must.Do(t, s.Synchronize())
 		}
 		if !d.IsCUDA() {
 			if parallel != 0 || len(Decisions(choice)) != 0 {
@@ -468,9 +423,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor { return section(x, func(*Exec) {}) }, CapturedOptions{})
 		defer captured.Close()
 		for range 20 {
-			if err := s.Do(func(x *Exec) error { captured.Run(x, in); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { captured.Run(x, in) })
 		}
 		if stats := captured.Stats(); stats.Graphs != 1 || stats.Eager != 12 {
 			t.Errorf("%+v, want a graph after 12 eager runs", stats)
@@ -489,7 +442,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 		withoutRaces(t, func() {
 			a, c := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 			for range 3 {
-				if err := a.Do(func(x *Exec) error {
+				torchtest.DoOn(t, a, func(x *Exec) {
 					y := x.On(c)
 					k := y.Randn(Float32, 1<<10)
 					e := y.Record()
@@ -498,36 +451,25 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 					x.NoGrad().Parallel(ParallelOptions{}, ones4, func(x *Exec) *Tensor { return x.Tanh(k) })
 					k.Close()
 					y.Randn(Float32, 1<<10)
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})
 				// If the program gives its own Streams, the memory of the result belongs to the stream c. Later
 				// Dos of the stream c can then take this memory.
-				if err := a.Do(func(x *Exec) error {
+				torchtest.DoOn(t, a, func(x *Exec) {
 					out := x.NoGrad().Parallel(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) })
 					x.Tanh(out[1])
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
-				if err := c.Do(func(x *Exec) error { x.Randn(Float32, 1<<10); return nil }); err != nil {
-					t.Fatal(err)
-				}
+				})
+				torchtest.DoOn(t, c, func(x *Exec) { x.Randn(Float32, 1<<10) })
 			}
 			// The first branch uses On to go to the stream c and back to the stream a. Its inner Parallel
 			// still has side streams of its own.
-			if err := a.Do(func(x *Exec) error {
+			torchtest.DoOn(t, a, func(x *Exec) {
 				b := func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) }
 				x.NoGrad().Parallel(ParallelOptions{}, func(x *Exec) *Tensor {
 					y := x.On(c).On(a)
 					out := y.Parallel(ParallelOptions{}, b, b)
 					return y.Add(out[0], out[1])
 				}, b)
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		})
 		b := torchtest.NewStream(t, d)
 		onStreams(t, d, 3, func(i int, s *Stream) error {
@@ -564,7 +506,7 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 		torchtest.CheckLeaks(t)
 		withoutRaces(t, func() {
 			s := torchtest.NewStream(t, d)
-			if err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				sum := x.Zeros(Float32, 4)
 				x.NoGrad().Parallel(ParallelOptions{}, ones4, func(x *Exec) *Tensor {
 					x.AtEnd(func() { x.AddInPlace(sum, x.Ones(Float32, 4)) })
@@ -576,10 +518,7 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 						t.Errorf("got %v, want 2", got)
 					}
 				})
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		})
 	})
 }
@@ -588,17 +527,9 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 // several streams at once, it fails the test.
 func checkBackwardIsParallel(t *testing.T, s *Stream, run func(x *Exec) *Tensor) {
 	t.Helper()
-	running, err := trace.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Do(func(x *Exec) error { x.Item(run(x)); return nil }); err != nil {
-		t.Error(err)
-	}
-	r, err := running.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := Must(trace.Start())
+	torchtest.DoOn(t, s, func(x *Exec) { x.Item(run(x)) })
+	r := Must(running.Stop())
 	streams := map[uint64]bool{}
 	var from, to time.Duration
 	for _, w := range r.Work {
@@ -647,9 +578,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 					}
 				}
 				for _, w := range ws {
-					if err := w.SetGrad(nil); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, w.SetGrad(nil))
 				}
 				out := x.Parallel(o, branch(ws[:4]), branch(ws[4:]))
 				sum := x.Add(out[0], out[1])
@@ -667,9 +596,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 				run = func(x *Exec) *Tensor { return c.Run(x, in)[0] }
 			}
 			for range steps {
-				if err := s.Do(func(x *Exec) error { losses = append(losses, x.Item(run(x))); return nil }); err != nil {
-					t.Fatal(err)
-				}
+				torchtest.DoOn(t, s, func(x *Exec) { losses = append(losses, x.Item(run(x))) })
 			}
 			if traced != nil {
 				traced(run)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -133,22 +134,16 @@ func TestPool2d_Kernel(t *testing.T) {
 		{"max_pool2d", "", Float64, ChannelsLast, 16},
 		{"avg_pool2d", "", Float32, Contiguous, 16},
 	} {
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			in := x.Contiguous(x.To(x.Randn(Float32, 2, c.channels, 9, 9), c.dtype), c.format)
 			arguments := []any{in, []int64{3, 3}, []int64{2, 2}, []int64{1, 1}}
 			if c.op == "max_pool2d" {
 				arguments = append(arguments, []int64{1, 1})
 			}
 			x.Call("streamtorch::"+c.op, append(arguments, false)...) // compiles the kernel
-			running, err := trace.Start()
-			if err != nil {
-				t.Fatal(err)
-			}
+			running := Must(trace.Start())
 			x.Call("streamtorch::"+c.op, append(arguments, false)...)
-			r, err := running.Stop()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := Must(running.Stop())
 			var names []string
 			for _, w := range r.Work {
 				names = append(names, w.Name)
@@ -156,10 +151,7 @@ func TestPool2d_Kernel(t *testing.T) {
 			if ours := len(names) == 1 && names[0] == c.want; ours != (c.want != "") {
 				t.Errorf("%+v ran %v", c, names)
 			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		})
 	}
 }
 
@@ -169,20 +161,15 @@ func TestPool2d_Gradient(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
 		s := torchtest.NewStream(t, d)
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			in := x.Detach(x.Contiguous(x.Randn(Float32, 2, 8, 6, 6), ChannelsLast))
-			if err := in.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, in.SetRequiresGrad(true))
 			y := x.Call1("streamtorch::max_pool2d", in, []int64{2, 2}, []int64{2, 2}, []int64{0, 0}, []int64{1, 1}, false)
 			x.Backward(x.Sum(y))
 			if got := x.Item(x.Sum(in.Grad())); got != 2*8*3*3 {
 				t.Errorf("the gradients' sum is %v, want %v", got, 2*8*3*3)
 			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		})
 		for _, padding := range []int64{2, -1} {
 			if err := s.Do(func(x *Exec) error {
 				in := x.Contiguous(x.Randn(Float32, 2, 8, 6, 6), ChannelsLast)
@@ -207,9 +194,7 @@ func TestGlobalAvgPool2d(t *testing.T) {
 						with := x.To(x.Randn(Float32, shape[0], shape[1], 1, 1), dtype)
 						run := func(pool func(*Tensor) *Tensor) (all [][]float64) {
 							in := x.Clone(images)
-							if err := in.SetRequiresGrad(true); err != nil {
-								t.Fatal(err)
-							}
+							must.Do(t, in.SetRequiresGrad(true))
 							out := pool(in)
 							first := x.Gradients([]*Tensor{x.Sum(x.Mul(x.Mul(out, out), with))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0]
 							second := x.Gradients([]*Tensor{x.Sum(x.Mul(first, first))}, []*Tensor{in}, GradientOptions{})[0]
@@ -252,9 +237,7 @@ func TestScaleChannels(t *testing.T) {
 						run := func(multiply func(in, scale *Tensor) *Tensor) (all [][]float64) {
 							in, by := x.Clone(images), x.Clone(scale)
 							for _, leaf := range []*Tensor{in, by} {
-								if err := leaf.SetRequiresGrad(true); err != nil {
-									t.Fatal(err)
-								}
+								must.Do(t, leaf.SetRequiresGrad(true))
 							}
 							out := multiply(in, by)
 							plain := x.Gradients([]*Tensor{x.Sum(x.Mul(out, with))}, []*Tensor{in, by}, GradientOptions{})

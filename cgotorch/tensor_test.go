@@ -2,6 +2,7 @@ package cgotorch_test
 
 import (
 	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 
@@ -10,42 +11,40 @@ import (
 )
 
 func TestTensor_Metadata(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := x.Zeros(Float16, 2, 3, 4)
-			view := x.Transpose(a, 0, 2)
-			scalar := x.Full(Int64, 7)
-			empty := x.Zeros(Float64, 3, 0)
-			at := ""
-			if d.IsCUDA() {
-				at = "@cuda:0"
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		d := x.Device()
+		a := x.Zeros(Float16, 2, 3, 4)
+		view := x.Transpose(a, 0, 2)
+		scalar := x.Full(Int64, 7)
+		empty := x.Zeros(Float64, 3, 0)
+		at := ""
+		if d.IsCUDA() {
+			at = "@cuda:0"
+		}
+		for _, c := range []struct {
+			got            *Tensor
+			shape, strides []int64
+			dtype          DType
+			numel          int64
+			text           string
+		}{
+			{a, []int64{2, 3, 4}, []int64{12, 4, 1}, Float16, 24, "float16[2 3 4]" + at},
+			{view, []int64{4, 3, 2}, []int64{1, 4, 12}, Float16, 24, "float16[4 3 2]" + at},
+			{scalar, []int64{}, []int64{}, Int64, 1, "int64[]" + at},
+			{empty, []int64{3, 0}, []int64{1, 1}, Float64, 0, "float64[3 0]" + at},
+		} {
+			g := c.got
+			if !slices.Equal(g.Shape(), c.shape) || !slices.Equal(g.Strides(), c.strides) || g.Dim() != len(c.shape) ||
+				g.Numel() != c.numel || g.DType() != c.dtype || g.Device() != d || g.String() != c.text {
+				t.Errorf("got %v %v %d %d %v %v %q, want %+v", g.Shape(), g.Strides(), g.Dim(), g.Numel(), g.DType(), g.Device(), g, c)
 			}
-			for _, c := range []struct {
-				got            *Tensor
-				shape, strides []int64
-				dtype          DType
-				numel          int64
-				text           string
-			}{
-				{a, []int64{2, 3, 4}, []int64{12, 4, 1}, Float16, 24, "float16[2 3 4]" + at},
-				{view, []int64{4, 3, 2}, []int64{1, 4, 12}, Float16, 24, "float16[4 3 2]" + at},
-				{scalar, []int64{}, []int64{}, Int64, 1, "int64[]" + at},
-				{empty, []int64{3, 0}, []int64{1, 1}, Float64, 0, "float64[3 0]" + at},
-			} {
-				g := c.got
-				if !slices.Equal(g.Shape(), c.shape) || !slices.Equal(g.Strides(), c.strides) || g.Dim() != len(c.shape) ||
-					g.Numel() != c.numel || g.DType() != c.dtype || g.Device() != d || g.String() != c.text {
-					t.Errorf("got %v %v %d %d %v %v %q, want %+v", g.Shape(), g.Strides(), g.Dim(), g.Numel(), g.DType(), g.Device(), g, c)
-				}
-			}
-			if StorageBytes(a) < 48 || StorageBytes(view) != StorageBytes(a) {
-				t.Errorf("storages of %d and %d bytes, want 48 or a little more for both", StorageBytes(a), StorageBytes(view))
-			}
-			if !a.SharesMemory(view) || a.SharesMemory(scalar) {
-				t.Error("SharesMemory is wrong")
-			}
-		})
+		}
+		if StorageBytes(a) < 48 || StorageBytes(view) != StorageBytes(a) {
+			t.Errorf("storages of %d and %d bytes, want 48 or a little more for both", StorageBytes(a), StorageBytes(view))
+		}
+		if !a.SharesMemory(view) || a.SharesMemory(scalar) {
+			t.Error("SharesMemory is wrong")
+		}
 	})
 }
 
@@ -68,13 +67,10 @@ func TestTensor_Dense(t *testing.T) {
 }
 
 func TestTensor_Closed(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		a, open := x.Ones(Float32, 2), x.Ones(Float32, 2)
 		for range 2 {
-			if err := a.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, a.Close())
 		}
 		if !a.Closed() || a.Shape() != nil || a.Strides() != nil || a.Dim() != 0 || a.Numel() != 0 || a.RequiresGrad() ||
 			StorageBytes(a) != 0 || Version(a) != 0 || a.Grad() != nil || a.SharesMemory(a) || a.SharesMemory(open) ||
@@ -144,60 +140,44 @@ func TestTensor_UsedAfterClose(t *testing.T) {
 }
 
 func TestTensor_Version(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := x.Ones(Float32, 2)
-			before := Version(a)
-			view := x.View(a, 2, 1)
-			x.FillInPlace(view, 2.0)
-			a.BumpVersion()
-			if got := Version(a) - before; got != 2 {
-				t.Errorf("%d writes were counted, want 2", got)
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := x.Ones(Float32, 2)
+		before := Version(a)
+		view := x.View(a, 2, 1)
+		x.FillInPlace(view, 2.0)
+		a.BumpVersion()
+		if got := Version(a) - before; got != 2 {
+			t.Errorf("%d writes were counted, want 2", got)
+		}
 	})
 }
 
 func TestTensor_SetRequiresGrad(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		torchtest.Do(t, d, func(x *Exec) {
-			a := x.Ones(Float32, 2)
-			for _, on := range []bool{true, false, true} {
-				if err := a.SetRequiresGrad(on); err != nil || a.RequiresGrad() != on {
-					t.Errorf("SetRequiresGrad(%v): %v, %v", on, err, a.RequiresGrad())
-				}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *Exec) {
+		a := x.Ones(Float32, 2)
+		for _, on := range []bool{true, false, true} {
+			if err := a.SetRequiresGrad(on); err != nil || a.RequiresGrad() != on {
+				t.Errorf("SetRequiresGrad(%v): %v, %v", on, err, a.RequiresGrad())
 			}
-			wantError(t, x.Ones(Int64, 1).SetRequiresGrad(true), ErrInvalidArgument, "Tensor.SetRequiresGrad", "floating point")
-			wantError(t, x.Add(a, a).SetRequiresGrad(false), ErrInvalidArgument, "Tensor.SetRequiresGrad", "leaf")
-		})
+		}
+		wantError(t, x.Ones(Int64, 1).SetRequiresGrad(true), ErrInvalidArgument, "Tensor.SetRequiresGrad", "floating point")
+		wantError(t, x.Add(a, a).SetRequiresGrad(false), ErrInvalidArgument, "Tensor.SetRequiresGrad", "leaf")
 	})
 }
 
 func TestTensor_Grad(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var p *Tensor
 		step := func(factor float64) {
 			t.Helper()
-			err := s.Do(func(x *Exec) error { x.Backward(x.Sum(x.MulScalar(p, factor))); return nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { x.Backward(x.Sum(x.MulScalar(p, factor))) })
 		}
 		check := func(want float32) {
 			t.Helper()
-			err := s.Do(func(x *Exec) error { torchtest.Equal(t, x, p.Grad(), []float32{want, want}); return nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, s, func(x *Exec) { torchtest.Equal(t, x, p.Grad(), []float32{want, want}) })
 		}
-		err := s.Do(func(x *Exec) error { p = x.Keep(x.Ones(Float32, 2)); return p.SetRequiresGrad(true) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) error { p = x.Keep(x.Ones(Float32, 2)); return p.SetRequiresGrad(true) })
 		if p.Grad() != nil {
 			t.Error("a gradient before the first backward")
 		}
@@ -211,14 +191,10 @@ func TestTensor_Grad(t *testing.T) {
 			t.Error("accumulation changed the handle")
 		}
 		check(7)
-		if err := s.Do(func(x *Exec) error { x.ZeroInPlace(p.Grad()); return nil }); err != nil {
-			t.Error(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { x.ZeroInPlace(p.Grad()) })
 		step(5)
 		check(5)
-		if err := p.SetGrad(nil); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, p.SetGrad(nil))
 		if p.Grad() != nil || !first.Closed() {
 			t.Error("SetGrad(nil) leaves a gradient or its handle")
 		}
@@ -227,13 +203,10 @@ func TestTensor_Grad(t *testing.T) {
 			t.Error("a new gradient has the old one's handle")
 		}
 		check(2)
-		err = s.Do(func(x *Exec) error {
+		torchtest.DoOn(t, s, func(x *Exec) error {
 			mine := x.Full(Float32, 9.0, 2)
 			return p.SetGrad(mine)
 		})
-		if err != nil {
-			t.Error(err)
-		}
 		check(9)
 		if got := liveTensors(); got != 2 {
 			t.Errorf("%d tensors live, want p and its gradient", got)
@@ -246,7 +219,6 @@ func TestTensor_Grad(t *testing.T) {
 }
 
 func TestTensor_GradInsideADo(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		p := x.Ones(Float32, 2)
 		p.SetRequiresGrad(true)
@@ -261,10 +233,10 @@ func TestTensor_GradInsideADo(t *testing.T) {
 }
 
 func TestTensor_SetGrad_Refused(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.Do(t, CPU, func(x *Exec) {
 		p := x.Ones(Float32, 2)
-		wantError(t, p.SetGrad(x.Ones(Float32, 3)), ErrInvalidArgument, "Tensor.SetGrad", "shape, dtype and device")
-		wantError(t, p.SetGrad(x.Ones(Float64, 2)), ErrInvalidArgument, "Tensor.SetGrad", "shape, dtype and device")
+		wantError(t, p.SetGrad(x.Ones(Float32, 3)), ErrInvalidArgument, "Tensor.SetGrad",
+			"must have the shape, dtype and device of its tensor, [2] of Float on cpu; got [3] of Float on cpu")
+		wantError(t, p.SetGrad(x.Ones(Float64, 2)), ErrInvalidArgument, "Tensor.SetGrad", "got [2] of Double")
 	})
 }

@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"log/slog"
 	"strings"
 	"sync"
@@ -201,7 +202,7 @@ func TestStream_Do_InOrder(t *testing.T) {
 	s := torchtest.NewStream(t, CPU)
 	var order []int
 	var group sync.WaitGroup
-	if err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		for i := range 8 {
 			group.Add(1)
 			go func() {
@@ -213,10 +214,7 @@ func TestStream_Do_InOrder(t *testing.T) {
 			}()
 			time.Sleep(5 * time.Millisecond)
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	group.Wait()
 	if got := fmt.Sprint(order); got != "[0 1 2 3 4 5 6 7]" {
 		t.Error("the Dos ran in the order ", got)
@@ -248,9 +246,7 @@ func TestStream_Do_WaitsForALock(t *testing.T) {
 	case <-time.After(20 * time.Second):
 	}
 	lock.Unlock()
-	if err := errors.Join(<-waited, <-ended); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, errors.Join(<-waited, <-ended))
 	if strings.Count(got, "waits for a lock") != 1 || strings.Count(got, "turn_test.go:") != 2 || !strings.Contains(got, "sync.Mutex.Lock") || len(told) > 0 {
 		t.Errorf("the log is %q and %d more lines, want one line with two places", got, len(told))
 	}
@@ -274,10 +270,7 @@ func TestStream_Do_TooManyStreams(t *testing.T) {
 		}
 	}()
 	one := func() error {
-		s, err := NewStream(CPU, StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := Must(NewStream(CPU, StreamOptions{}))
 		open = append(open, s)
 		return s.Do(func(x *Exec) error { return nil })
 	}
@@ -288,9 +281,7 @@ func TestStream_Do_TooManyStreams(t *testing.T) {
 		}
 	}
 	wantError(t, err, ErrMisuse, "Stream.Do", "1024 streams have a thread each", "turn_test.go:")
-	if err := open[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, open[0].Close())
 	if err := one(); err != nil {
 		t.Error("after a Close:", err)
 	}

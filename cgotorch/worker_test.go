@@ -20,20 +20,7 @@ func here(lines int) string {
 	return fmt.Sprintf("%s:%d", file, line+lines)
 }
 
-func TestDo_ReturnsItsFunctionsError(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
-		s := torchtest.NewStream(t, d)
-		for _, want := range []error{nil, io.EOF, fmt.Errorf("wrapped: %w", io.ErrUnexpectedEOF)} {
-			if got := s.Do(func(x *Exec) error { return want }); got != want {
-				t.Errorf("got %v, want %v", got, want)
-			}
-		}
-	})
-}
-
 func TestDo_FailingOperatorUnwinds(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var deferred, reached bool
@@ -71,7 +58,6 @@ func TestDo_FailingOperatorUnwinds(t *testing.T) {
 }
 
 func TestDo_RecoveredFailureIsStillReturned(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d Device) {
 		s := torchtest.NewStream(t, d)
 		var kept *Tensor
@@ -89,10 +75,7 @@ func TestDo_RecoveredFailureIsStillReturned(t *testing.T) {
 		if second == nil {
 			t.Error("an operator after the failure did not fail")
 		}
-		err = s.Do(func(x *Exec) error { torchtest.Equal(t, x, kept, []float32{0}); return nil })
-		if err != nil {
-			t.Error(err)
-		}
+		torchtest.DoOn(t, s, func(x *Exec) { torchtest.Equal(t, x, kept, []float32{0}) })
 		kept.Close()
 	})
 }
@@ -218,9 +201,7 @@ func TestExec_AfterItsDoPanics(t *testing.T) {
 	var x *Exec
 	var kept *Tensor
 	var e *Event
-	if err := s.Do(func(y *Exec) error { x, kept, e = y, y.Keep(y.Ones(Float32, 1)), y.Record(); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, s, func(y *Exec) { x, kept, e = y, y.Keep(y.Ones(Float32, 1)), y.Record() })
 	for name, use := range execUses(x, other, kept, e) {
 		err, _ := panicOf(use).(error)
 		t.Run(name, func(t *testing.T) { wantError(t, err, ErrMisuse, "Do", "worker_test.go") })
@@ -236,7 +217,7 @@ func TestExec_AfterItsDoPanics(t *testing.T) {
 func TestExec_OnAnotherGoroutinePanics(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s, other := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
-	err := s.Do(func(x *Exec) error {
+	torchtest.DoOn(t, s, func(x *Exec) {
 		kept := x.Keep(x.Ones(Float32, 1))
 		defer kept.Close()
 		e := x.Record()
@@ -247,11 +228,7 @@ func TestExec_OnAnotherGoroutinePanics(t *testing.T) {
 			t.Run(name, func(t *testing.T) { wantError(t, err, ErrMisuse, "another goroutine") })
 		}
 		torchtest.Equal(t, x, x.Add(kept, kept), []float32{2})
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func TestDo_InsideADo(t *testing.T) {
@@ -338,9 +315,7 @@ func TestFail(t *testing.T) {
 		t.Error("Fail returned")
 		return nil
 	})
-	if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "cgotorch: reader.Next at "+where+": unexpected EOF") {
-		t.Errorf("got %v", err)
-	}
+	torchtest.WantError(t, err, io.ErrUnexpectedEOF, "cgotorch: reader.Next at "+where+": unexpected EOF")
 	mine := &Error{Op: "mine", Kind: ErrUnsupported, Message: "not today"}
 	if err := s.Do(func(x *Exec) error { x.Fail("other", mine); return nil }); err != mine {
 		t.Errorf("got %v, want the *Error itself", err)
@@ -434,9 +409,7 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 			}
 		})
 	}
-	if err := s.Do(func(x *Exec) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	torchtest.DoOn(t, s, func(x *Exec) {})
 }
 
 // Many goroutines make streams at the same time. The thread on which a goroutine has just run can

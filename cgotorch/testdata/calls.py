@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from operators import INPUTS, describe, real
+from operators import CASES, INPUTS, describe, real
 
 T, L, S = torch, torch.linalg, torch.special
 torch.manual_seed(1)
@@ -30,7 +30,7 @@ INPUTS = INPUTS | {
     "lp": real(6, 2, 4).log_softmax(2), "tg": T.tensor([[1, 2], [3, 3]]), "offs": T.tensor([0, 2]), "flat": T.tensor([1, 5, 0, 2, 2]),
     "grid": real(1, 2, 3, 2, low=-1.2, high=1.2), "theta": real(1, 2, 3), "rs2": real(1, 4, 2, low=0.0, high=0.9), "rs3": real(1, 2, 3, low=0.0, high=0.9),
     "packed": real(1, 16, 4), "empty": T.zeros(0, 3), "bf": real(4, 8).bfloat16(), "bfs": real(2, 8, 8).bfloat16(), "ends": T.tensor([2, 4], dtype=T.int32),
-    "scales": T.tensor([0.1, 0.25]), "points": T.tensor([0, 3], dtype=T.int32),
+    "scales": T.tensor([0.1, 0.25]), "points": T.tensor([0, 3], dtype=T.int32), "va": INPUTS["v"].abs(), "wa": INPUTS["w"].abs() + 0.5,
 }
 CALLS = {}
 
@@ -506,6 +506,94 @@ for name in ("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc"
             fn([i.u, i.unit])
             return [i.u, i.unit]
         add("Foreach" + name.title().replace("Log1P", "Log1p") + "InPlace", None, ["u", "unit"], py=run, tolerance=1e-4)
+
+
+# The Go arguments of the cases of operators.py that need no more than that. The last of them may be options.
+ARGUMENTS = {
+    "Zeros": ["float32", 2, 3], "Zeros/scalar": ["bool"], "Ones": ["float64", 2], "Full": ["float32", 2.5, 2, 2], "Full/int": ["uint8", 7, 2],
+    "Arange": ["float32", 1, 2, 0.25], "Arange/step": ["int64", 0, 5, None], "Linspace": ["float32", -1, 1, 5], "Eye": ["float32", 3],
+    "Rand": ["float32", 2, 3], "Randn": ["float32", 2, 3], "RandInt": ["int64", 3, 9, 2, 4], "RandPerm": [7], "ZerosLike": ["n"], "OnesLike": ["a"],
+    "FullLike": ["a", -1.5], "RandLike": ["a"], "RandnLike": ["a"], "FillInPlace": ["a", 3], "ZeroInPlace": ["a"], "UniformInPlace": ["a", 2, 4],
+    "NormalInPlace": ["a", 5, 0.5], "BernoulliInPlace": ["a", 0.25], "Bernoulli": ["u"], "Clone": ["a"], "CloneAs": ["img", 2],
+    "Contiguous/channels": ["img", 2], "Detach": ["a"], "To": ["a", "int64"], "To/half": ["a", "bfloat16"], "ToFormat": ["img", "float64", 2],
+    "Add": ["a", "b"], "Add/broadcast": ["a", "v"], "Add/promote": ["n", "a"], "AddScalar": ["a", 1.5], "AddScalar/int": ["n", 2],
+    "AddScalar/float": ["n", 0.5], "AddInPlace": ["a", "b"], "AddScalarInPlace": ["a", 2], "AddScaled": ["a", "b", -2.5], "AddScaledInPlace": ["a", "b", 0.5],
+    "Sub": ["a", "b"], "SubScalar": ["a", 0.5], "SubInPlace": ["a", "b"], "ScalarSub": ["a", 1], "Mul": ["a", "b"], "MulScalar": ["a", 3],
+    "MulInPlace": ["a", "b"], "MulScalarInPlace": ["a", -1], "Div": ["n", "o"], "DivScalar": ["a", 4], "DivInPlace": ["a", "p"], "DivScalarInPlace": ["a", 8.0],
+    "DivFloor": ["n", "o"], "DivTrunc": ["n", "o"], "Remainder": ["n", "o"], "RemainderScalar": ["n", -3], "Pow": ["p", "a"], "PowScalar": ["a", 2],
+    "ScalarPow": [2.0, "a"], "Maximum": ["a", "b"], "Minimum": ["a", "b"], "Lerp": ["a", "b", 0.25], "LerpTensor": ["a", "b", "u"],
+    "LerpInPlace": ["a", "b", 0.75], "AddCMul": ["a", "b", "p", None], "AddCMul/value": ["a", "b", "p", -0.5], "AddCMulInPlace": ["a", "b", "p", 2],
+    "AddCDiv": ["a", "b", "p", None], "AddCDivInPlace": ["a", "b", "p", -1], "Abs": ["a"], "Neg": ["a"], "NegInPlace": ["a"], "Sign": ["n"], "Sqrt": ["p"],
+    "Rsqrt": ["q"], "Square": ["a"], "Reciprocal": ["p"], "Exp": ["a"], "Expm1": ["a"], "Log": ["u"], "Log1p": ["u"], "Log2": ["q"], "Sin": ["a"], "Cos": ["a"],
+    "Erf": ["a"], "Floor": ["a"], "Ceil": ["a"], "Round": ["s"], "Trunc": ["a"], "Clamp": ["a", -0.5, 1], "Clamp/max": ["a", None, 0],
+    "ClampInPlace": ["a", 0.25, None], "NaNToNum": ["s"], "NaNToNum/options": ["s", {"NaN": -1.0, "PositiveInfinity": 2.0, "NegativeInfinity": -3.0}],
+    "Eq": ["n", "o"], "EqScalar": ["n", 3], "Ne": ["n", "o"], "NeScalar": ["n", 3], "Lt": ["a", "b"], "LtScalar": ["a", 0.5], "Le": ["n", "o"],
+    "LeScalar": ["n", 2], "Gt": ["a", "b"], "GtScalar": ["a", 0.5], "Ge": ["n", "o"], "GeScalar": ["n", 2], "LogicalAnd": ["c", "d"], "LogicalOr": ["c", "d"],
+    "LogicalXor": ["c", "d"], "LogicalNot": ["n"], "IsNaN": ["s"], "IsInf": ["s"], "IsFinite": ["s"], "IsClose": ["a", "b"], "AllClose/no": ["a", "b"],
+    "Equal": ["a", "a"], "Equal/no": ["a", "b"], "Where": ["c", "a", "b"], "WhereScalar": ["c", "a", 9.0], "MaskedFill": ["a", "c", -1],
+    "MaskedFillInPlace": ["a", "c", 4.5], "Sum": ["a"], "Sum/int": ["c"], "SumDim": ["x3", [0, 2]], "SumDim/all": ["a", None, {"DType": "float64"}],
+    "SumDim/keep": ["a", [-1], {"KeepDim": True}], "Mean": ["a"], "MeanDim": ["x3", [1], {"KeepDim": True}], "MeanDim/all": ["n", None, {"DType": "float32"}],
+    "Prod": ["a"], "ProdDim": ["o", 1], "Var": ["x3", [1, 2]], "Var/options": ["a", None, {"Correction": 0, "KeepDim": True}], "Std": ["x3", [2]],
+    "VectorNorm": ["a", None, None], "VectorNorm/dim": ["a", 1, [0], {"KeepDim": True}], "Max": ["a"], "MaxDim": ["a", 1],
+    "MaxDim/keep": ["a", 0, {"KeepDim": True}], "Min": ["a"], "MinDim": ["a", -1], "AMax": ["x3", [0, 1]], "AMax/all": ["a", None],
+    "AMin": ["x3", [2], {"KeepDim": True}], "ArgMax": ["a", 1], "ArgMin": ["a", 0, {"KeepDim": True}], "Any": ["c"], "AnyDim": ["n", 1], "All": ["c"],
+    "AllDim": ["n", 0, {"KeepDim": True}], "LogSumExp": ["x3", [1, 2]], "CumSum": ["a", 1], "Sort": ["a", 1],
+    "Sort/options": ["ties", 1, {"Descending": True, "Stable": True}], "ArgSort": ["a", 0],
+    "ArgSort/options": ["ties", 1, {"Descending": True, "Stable": True}], "TopK": ["a", 2, 1],
+    "TopK/options": ["a", 1, 0, {"Smallest": True, "Unsorted": True}], "NonZero": ["c"], "MaskedSelect": ["a", "c"], "MatMul": ["a", "g"], "MM": ["a", "g"],
+    "BMM": ["x3", "y3"], "AddMM": ["b4", "a", "g"], "AddMM/options": ["b4", "a", "g", {"Beta": 0.5, "Alpha": 2}], "Dot": ["v", "w"], "Outer": ["v", "b4"],
+    "Einsum": ["bij,bjk->bik", "x3", "y3"], "Conv1d": ["seq", "w1", None],
+    "Conv1d/options": ["seq", "w1", "b2", {"Stride": [2], "Padding": [1], "Dilation": [2]}], "Conv2d": ["img", "w2", "b4"],
+    "Conv2d/options": ["img", "w2g", "b4", {"Stride": [2, 1], "Padding": [1, 0], "Dilation": [1, 2], "Groups": 2}], "Conv3d": ["vol", "w3", None],
+    "Conv3d/options": ["vol", "w3", "b2", {"Padding": [1, 0, 0], "Stride": [2, 1, 1]}], "ConvTranspose2d": ["img", "wt", None],
+    "ConvTranspose2d/options": ["img", "wt", "b4", {"Stride": [2, 2], "Padding": [1, 1], "OutputPadding": [1, 1], "Groups": 2, "Dilation": [1, 2]}],
+    "MaxPool2d": ["img", [2, 2]], "MaxPool2d/options": ["img", [3, 2], {"Stride": [2, 2], "Padding": [1, 0], "Dilation": [1, 2], "CeilMode": True}],
+    "MaxPool2dWithIndices": ["img", [2, 2]], "AvgPool2d": ["img", [2, 2]],
+    "AvgPool2d/options": ["img", [3, 3], {"Stride": [2, 2], "Padding": [1, 1], "CeilMode": True, "ExcludePadding": True}],
+    "AvgPool2d/divisor": ["img", [3, 3], {"Padding": [1, 1], "Divisor": 2}], "AdaptiveAvgPool2d": ["img", [2, 3]], "AdaptiveMaxPool2d": ["img", [2, 2]],
+    "UpsampleNearest2d": ["img", [7, 3]], "UpsampleBilinear2d": ["img", [3, 8], False], "UpsampleBilinear2d/corners": ["img", [3, 8], True],
+    "LayerNorm": ["a", [3], "v", "w"], "LayerNorm/options": ["x3", [3, 4], None, None, {"Eps": 0.5}], "GroupNorm": ["img", 2, "p4", "b4"],
+    "GroupNorm/options": ["img", 4, None, None, {"Eps": 0.5}], "ReLU": ["a"], "ReLUInPlace": ["a"], "LeakyReLU": ["a", None], "LeakyReLU/slope": ["a", 0.2],
+    "ELU": ["a", None], "ELU/alpha": ["a", 0.5], "GELU": ["a"], "GELUTanh": ["a"], "SiLU": ["a"], "HardSwish": ["a"], "SiLUInPlace": ["a"],
+    "HardSwishInPlace": ["a"], "HardSigmoid": ["a"], "HardTanh": ["a", None, None], "HardTanh/bounds": ["a", -0.5, 0.25], "Sigmoid": ["a"], "LogSigmoid": ["a"],
+    "Tanh": ["a"], "Softplus": ["a"], "Softplus/options": ["a", {"Beta": 2, "Threshold": 1}], "Softmax": ["a", 1], "LogSoftmax": ["a", 0],
+    "Dropout": ["img", 0.5, True], "Dropout/eval": ["a", 0.5, False], "Embedding": ["emb", "tok"], "Embedding/padding": ["emb", "tok", {"PaddingIndex": 0}],
+    "OneHot": ["target", 6], "OneHot/unknown": ["target", -1], "ScaledDotProductAttention": ["query", "key", "value"],
+    "ScaledDotProductAttention/causal": ["query", "key", "value", {"Causal": True, "Scale": 0.25}],
+    "ScaledDotProductAttention/grouped": ["query", "key1", "value1", {"GroupedQuery": True}], "CrossEntropy": ["logits", "target"],
+    "CrossEntropyWith": ["logits", "target"],
+    "CrossEntropyWith/options": ["logits", "target", {"Weight": "p5", "Reduction": 1, "IgnoreIndex": 0, "LabelSmoothing": 0.1}],
+    "CrossEntropyWith/none": ["logits", "target", {"Reduction": 2}], "NLLLoss": ["logits", "target"],
+    "NLLLoss/options": ["logits", "target", {"Weight": "p5", "Reduction": 2, "IgnoreIndex": 4}], "BinaryCrossEntropyWithLogits": ["a", "u"],
+    "BinaryCrossEntropyWithLogits/options": ["a", "u", {"Weight": "p", "PositiveWeight": "q", "Reduction": 1}], "MSELoss": ["a", "b"],
+    "MSELoss/none": ["a", "b", {"Reduction": 2}], "L1Loss": ["a", "b", {"Reduction": 1}], "SmoothL1Loss": ["a", "b"],
+    "SmoothL1Loss/options": ["a", "b", {"Reduction": 2, "Beta": 0.25}], "KLDiv": ["a", "u"], "KLDiv/options": ["a", "b", {"Reduction": 1, "LogTarget": True}],
+    "View": ["a", 3, 2], "View/infer": ["a", -1], "Flatten": ["img", 1, -1], "Permute": ["x3", 2, 0, 1], "Transpose": ["x3", 0, -1], "MoveDim": ["x3", 0, 2],
+    "Squeeze": ["seq", 0, 1], "Unsqueeze": ["a", 1], "Expand": ["row", 2, -1], "Repeat": ["a", 2, 1, 2], "RepeatInterleave": ["a", 2, 1],
+    "Cat": [["a", "b", "row"], 0], "Stack": [["a", "b"], -1], "Split": ["g", 3, 1], "SplitWithSizes": ["g", [1, 0, 3], 1], "Chunk": ["g", 2, 0],
+    "Unbind": ["a", 1], "Narrow": ["g", 1, 1, 2], "Slice": ["g", 1, {"Start": 1, "End": 4, "Step": 2}], "Slice/end": ["g", 0, {"Start": -2}],
+    "Slice/all": ["g", 0], "Select": ["g", 1, -1], "Diagonal": ["g", 1, 0, 1], "Diagonal/dims": ["x3", 0, 1, 2], "Triu": ["g", 1], "Tril": ["g", -1],
+    "Flip": ["x3", 0, 2], "Roll": ["g", [1, -1], [0, 1]], "Pad": ["a", [1, 0, 0, 2]], "Pad/value": ["a", [1, -1], {"Value": 7}],
+    "Pad/reflect": ["img", [1, 2, 2, 1], {"Mode": "reflect"}], "Meshgrid": [["v", "b2"], "ij"], "Meshgrid/xy": [["v", "b2"], "xy"],
+    "IndexSelect": ["g", 0, "rows"], "IndexAdd": ["emb", 0, "rows", "a", None], "IndexAdd/alpha": ["emb", 0, "rows", "a", -2], "Gather": ["a", 1, "ix"],
+    "ScatterAdd": ["a", 1, "ix", "b"], "Index/mask": ["a", ["c"]], "IndexPut": ["a", ["c"], "one"], "IndexPutInPlace": ["g", ["rows"], "b4"],
+    "ForeachAdd": [["p", "va"], ["q", "wa"], None], "ForeachAdd/alpha": [["p", "va"], ["q", "wa"], -2], "ForeachAddScalar": [["p", "va"], 1.5],
+    "ForeachAddInPlace": [["p", "va"], ["q", "wa"], 0.5], "ForeachAddScalarInPlace": [["p", "va"], 2], "ForeachSub": [["p", "va"], ["q", "wa"], None],
+    "ForeachSubInPlace": [["p", "va"], ["q", "wa"], 3], "ForeachMul": [["p", "va"], ["q", "wa"]], "ForeachMulScalar": [["p", "va"], 3],
+    "ForeachMulInPlace": [["p", "va"], ["q", "wa"]], "ForeachMulScalarInPlace": [["p", "va"], 0.5], "ForeachDiv": [["p", "va"], ["q", "wa"]],
+    "ForeachDivInPlace": [["p", "va"], ["q", "wa"]], "ForeachDivScalarInPlace": [["p", "va"], 4], "ForeachNegInPlace": [["p", "va"]],
+    "ForeachSqrt": [["p", "va"]], "ForeachSqrtInPlace": [["p", "va"]], "ForeachReciprocalInPlace": [["p", "va"]],
+    "ForeachMaximumInPlace": [["p", "va"], ["q", "wa"]], "ForeachClampMinInPlace": [["p", "va"], 0.75], "ForeachClampMaxInPlace": [["p", "va"], 0.75],
+    "ForeachLerpInPlace": [["p", "va"], ["q", "wa"], 0.25], "ForeachAddCMulInPlace": [["p", "va"], ["q", "wa"], ["a", "v"], None],
+    "ForeachAddCDivInPlace": [["p", "va"], ["a", "v"], ["q", "wa"], -0.5], "ForeachCopyInPlace": [["p", "va"], ["q", "wa"]],
+    "ForeachZeroInPlace": [["p", "va"]], "ForeachNorm": [["a", "v"], None], "ForeachNorm/order": [["a", "v"], 1],
+}
+for name, args in ARGUMENTS.items():
+    options = args.pop() if isinstance(args[-1:] and args[-1], dict) else {}
+
+    def run(i, case=CASES[name], changes=name.split("/")[0].endswith("InPlace") and "Foreach" not in name):
+        return case(i)[0] if changes else case(i)
+    add(name, None, *args, py=run, **options)
 
 
 def result(v):
