@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"os"
 	"path/filepath"
@@ -112,9 +113,7 @@ func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 		if i == 0 {
 			grad = x.MulScalar(grad, math.Inf(1))
 		}
-		if err := r.model.W.SetGrad(x.To(r.scaler.Scale(x, grad), cgotorch.BFloat16)); err != nil {
-			return err
-		}
+		cgotorch.Check(r.model.W.SetGrad(x.To(r.scaler.Scale(x, grad), cgotorch.BFloat16)))
 		r.scaler.Step(x, r.opt)
 		r.scaler.Update(x)
 		r.ema.Update(x)
@@ -146,19 +145,11 @@ func TestResume_MastersScalerAverages(t *testing.T) {
 			return err
 		}
 		defer a.close()
-		b, err := newHalfRun(x, true)
-		if err != nil {
-			return err
-		}
+		b := cgotorch.Must(newHalfRun(x, true))
 		defer b.close()
 		c := Checkpoint{Model: b.model, Optimizer: b.opt, Scaler: b.scaler, EMA: b.ema}
-		if err := Resume(x, path, &c); err != nil {
-			return err
-		}
-		info, err := Inspect(path)
-		if err != nil {
-			return err
-		}
+		cgotorch.Check(Resume(x, path, &c))
+		info := cgotorch.Must(Inspect(path))
 		if want := []int64{4}; !slices.Equal(info.Optimizer.Steps, want) {
 			t.Errorf("steps %v, want %v", info.Optimizer.Steps, want)
 		}
@@ -166,9 +157,7 @@ func TestResume_MastersScalerAverages(t *testing.T) {
 			t.Errorf("scaler %+v", info.Scaler)
 		}
 		for _, r := range []*halfRun{a, b} {
-			if err := r.train(x, 4); err != nil {
-				return err
-			}
+			cgotorch.Check(r.train(x, 4))
 		}
 		if !x.Equal(a.model.W, b.model.W) || !x.Equal(a.ema.Averages()[0], b.ema.Averages()[0]) || a.scaler.State(x) != b.scaler.State(x) {
 			t.Error("the run that was loaded goes on otherwise")
@@ -201,36 +190,23 @@ func TestResume_MastersOnOneSide(t *testing.T) {
 			return err
 		}
 		defer with.close()
-		plain, err := newHalfRun(x, false)
-		if err != nil {
-			return err
-		}
+		plain := cgotorch.Must(newHalfRun(x, false))
 		defer plain.close()
 		if _, err := load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is not kept with these options") {
 			t.Errorf("masters into an optimizer without: %v", err)
 		}
-		if err := plain.train(x, 5); err != nil {
-			return err
-		}
-		if err := Save(x, path, Checkpoint{Model: plain.model, Optimizer: plain.opt}); err != nil {
-			return err
-		}
+		cgotorch.Check(plain.train(x, 5))
+		cgotorch.Check(Save(x, path, Checkpoint{Model: plain.model, Optimizer: plain.opt}))
 		x.FillInPlace(with.model.W, 7)
 		if _, err := load(x, path, with.model, with.opt); err != nil {
 			return err
 		}
-		if err := with.train(x, 2); err != nil {
-			return err
-		}
+		cgotorch.Check(with.train(x, 2))
 		if d := x.Item(x.Max(x.Abs(x.Sub(x.To(with.model.W, cgotorch.Float32), x.To(plain.model.W, cgotorch.Float32))))); d > 0.05 {
 			t.Errorf("the step did not begin from the parameters that were loaded: they are off by %v", d)
 		}
-		if err := Resume(x, path, &Checkpoint{Model: with.model, EMA: with.ema}); err == nil || !strings.Contains(err.Error(), "it was saved without an average of w") {
-			t.Errorf("averages that are not there: %v", err)
-		}
-		if err := Resume(x, path, &Checkpoint{Model: plain.model, EMA: with.ema}); err == nil || !strings.Contains(err.Error(), "parameter 0 of the averages (bfloat16[4 5]) is not in the model") {
-			t.Errorf("averages of another model: %v", err)
-		}
+		torchtest.WantError(t, Resume(x, path, &Checkpoint{Model: with.model, EMA: with.ema}), nil, "it was saved without an average of w")
+		torchtest.WantError(t, Resume(x, path, &Checkpoint{Model: plain.model, EMA: with.ema}), nil, "parameter 0 of the averages (bfloat16[4 5]) is not in the model")
 		return nil
 	})
 }
@@ -240,7 +216,7 @@ func TestResume_MastersOnOneSide(t *testing.T) {
 func TestResume_LBFGS(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	for _, wolfe := range []bool{false, true} {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			o := optim.LBFGSOptions{LR: 0.1, Iterations: 3, History: 4, StrongWolfe: wolfe}
 			train := func(m *nn.Linear, opt *optim.LBFGS, steps int) (losses []float64) {
 				in := x.Sin(x.Reshape(x.Arange(cgotorch.Float32, 0, 40, nil), 8, 5))
@@ -255,10 +231,7 @@ func TestResume_LBFGS(t *testing.T) {
 				m := nn.NewLinear(x, 5, 3, nn.LinearOptions{})
 				nn.Constant(x, m.Weight, 0.1)
 				nn.Constant(x, m.Bias, 0.2)
-				opt, err := optim.NewLBFGS(o, nn.Parameters(m))
-				if err != nil {
-					t.Fatal(err)
-				}
+				opt := cgotorch.Must(optim.NewLBFGS(o, nn.Parameters(m)))
 				return m, opt
 			}
 			a, first := fresh()
@@ -270,45 +243,27 @@ func TestResume_LBFGS(t *testing.T) {
 				defer nn.Close(b)
 				defer second.Close()
 				train(b, second, steps)
-				if err := Save(x, path, Checkpoint{Model: b, LBFGS: second}); err != nil {
-					return err
-				}
+				cgotorch.Check(Save(x, path, Checkpoint{Model: b, LBFGS: second}))
 				c, third := fresh()
 				defer nn.Close(c)
 				defer third.Close()
-				if err := Resume(x, path, &Checkpoint{Model: c, LBFGS: third}); err != nil {
-					return err
-				}
+				cgotorch.Check(Resume(x, path, &Checkpoint{Model: c, LBFGS: third}))
 				if got := train(c, third, 6-steps); !slices.Equal(got, want[steps:]) {
 					t.Errorf("wolfe %v, after %d steps: the losses are %v, want %v", wolfe, steps, got, want[steps:])
 				}
-				other, err := optim.NewLBFGS(o, nn.Parameters(c)[:1])
-				if err != nil {
-					return err
-				}
+				other := cgotorch.Must(optim.NewLBFGS(o, nn.Parameters(c)[:1]))
 				defer other.Close()
-				if err := Resume(x, path, &Checkpoint{Model: c, LBFGS: other}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "had 2 parameters and this one has 1") {
-					t.Errorf("of other parameters: %v", err)
-				}
+				torchtest.WantError(t, Resume(x, path, &Checkpoint{Model: c, LBFGS: other}), cgotorch.ErrInvalidArgument, "had 2 parameters and this one has 1")
 			}
-			return nil
 		})
 	}
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := nn.NewLinear(x, 5, 3, nn.LinearOptions{})
 		defer nn.Close(m)
-		opt, err := optim.NewLBFGS(optim.LBFGSOptions{}, nn.Parameters(m))
-		if err != nil {
-			return err
-		}
+		opt := cgotorch.Must(optim.NewLBFGS(optim.LBFGSOptions{}, nn.Parameters(m)))
 		defer opt.Close()
-		if err := Save(x, path, Checkpoint{Model: m}); err != nil {
-			return err
-		}
-		if err := Resume(x, path, &Checkpoint{Model: m, LBFGS: opt}); err == nil || !strings.Contains(err.Error(), "saved without an LBFGS") {
-			t.Errorf("without an LBFGS: %v", err)
-		}
-		return nil
+		cgotorch.Check(Save(x, path, Checkpoint{Model: m}))
+		torchtest.WantError(t, Resume(x, path, &Checkpoint{Model: m, LBFGS: opt}), nil, "saved without an LBFGS")
 	})
 }
 
@@ -353,9 +308,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 			want = a.train(x, 3)
 			return err
 		})
-		if err := cgotorch.Seed(99); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cgotorch.Seed(99))
 		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			b := newRun(t, x, rule)
 			defer b.close()
@@ -383,26 +336,20 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 }
 
 func TestSave_SameBytes(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		r := newRun(t, x, "adamw")
 		defer r.close()
 		r.train(x, 1)
 		var files [2]string
 		for i := range files {
 			path := filepath.Join(t.TempDir(), "run.safetensors")
-			if err := Save(x, path, Checkpoint{Model: r.model, Optimizer: r.opt}); err != nil {
-				return err
-			}
-			data, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
+			cgotorch.Check(Save(x, path, Checkpoint{Model: r.model, Optimizer: r.opt}))
+			data := cgotorch.Must(os.ReadFile(path))
 			files[i] = string(data)
 		}
 		if files[0] != files[1] {
 			t.Error("two files of one state differ")
 		}
-		return nil
 	})
 }
 
@@ -414,9 +361,7 @@ func TestResume_ParametersInAnotherOrder(t *testing.T) {
 		defer a.close()
 		defer b.close()
 		a.train(x, 2)
-		if err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}); err != nil {
-			return err
-		}
+		cgotorch.Check(Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}))
 		params := nn.Parameters(b.model)
 		slices.Reverse(params)
 		var err error
@@ -437,26 +382,15 @@ func TestResume_ParametersInAnotherOrder(t *testing.T) {
 }
 
 func TestLoadModel_PythonFile(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		model := network(x, 0)
 		defer nn.Close(model)
-		if err := LoadModel(x, "testdata/python.safetensors", model, nn.LoadOptions{}); err != nil {
-			return err
-		}
+		cgotorch.Check(LoadModel(x, "testdata/python.safetensors", model, nn.LoadOptions{}))
 		nn.SetTraining(model, false)
-		f, err := open("testdata/logits.safetensors")
-		if err != nil {
-			return err
-		}
+		f := cgotorch.Must(open("testdata/logits.safetensors"))
 		defer f.Close()
-		images, err := f.tensor(x, "images")
-		if err != nil {
-			return err
-		}
-		want, err := f.tensor(x, "logits")
-		if err != nil {
-			return err
-		}
+		images := cgotorch.Must(f.tensor(x, "images"))
+		want := cgotorch.Must(f.tensor(x, "logits"))
 		got := model.Forward(x.NoGrad(), images)
 		if d := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(d < 1e-6) {
 			t.Errorf("logits differ from Python's by %v", d)
@@ -464,7 +398,6 @@ func TestLoadModel_PythonFile(t *testing.T) {
 		if info, err := Inspect("testdata/python.safetensors"); err != nil || info.Version != 0 {
 			t.Errorf("Inspect: %+v, %v", info, err)
 		}
-		return nil
 	})
 }
 
@@ -503,12 +436,8 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 		defer a.close()
 		defer nn.Close(b)
 		a.train(x, 2)
-		if err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}); err != nil {
-			return err
-		}
-		if err := LoadModel(x, path, b, nn.LoadOptions{}); err != nil {
-			return err
-		}
+		cgotorch.Check(Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}))
+		cgotorch.Check(LoadModel(x, path, b, nn.LoadOptions{}))
 		for i, n := range nn.State(a.model) {
 			if m := nn.State(b)[i]; !x.Equal(n.Tensor, m.Tensor) || m.Tensor.RequiresGrad() == n.Buffer {
 				t.Errorf("%s differs", n.Name)
@@ -519,9 +448,7 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 		defer nn.Close(head.Modules[1].Module)
 		body := &struct{ Body *nn.Sequential }{head}
 		o := nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}
-		if err := LoadModel(x, path, body, o); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "nothing would be loaded") {
-			t.Errorf("a model of which the file has no name: %v", err)
-		}
+		torchtest.WantError(t, LoadModel(x, path, body, o), cgotorch.ErrInvalidArgument, "nothing would be loaded")
 		o.Rename = func(name string) string { return "body." + name }
 		o.Skip = func(name string) bool { return strings.HasPrefix(name, "body.1.") }
 		return LoadModel(x, path, body, o)
@@ -532,25 +459,21 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 // layer.
 func TestLoadModel_Skip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a, b := network(x, 0), network(x, 0)
 		defer nn.Close(a)
 		defer nn.Close(b)
 		b.Modules[6].Module.(*nn.Linear).Weight.Close()
 		b.Modules[6].Module.(*nn.Linear).Bias.Close()
 		b.Modules[6].Module = nn.NewLinear(x, 24, 7, nn.LinearOptions{})
-		if err := Save(x, path, Checkpoint{Model: a}); err != nil {
-			return err
-		}
+		cgotorch.Check(Save(x, path, Checkpoint{Model: a}))
 		var mismatch *nn.LoadError
 		if err := LoadModel(x, path, b, nn.LoadOptions{}); !errors.As(err, &mismatch) || len(mismatch.Misshapen) != 2 {
 			t.Errorf("another last layer: %v", err)
 		}
 		last := func(name string) bool { return strings.HasPrefix(name, "6.") }
 		head := x.Clone(nn.State(b)[len(nn.State(b))-1].Tensor)
-		if err := LoadModel(x, path, b, nn.LoadOptions{Skip: last}); err != nil {
-			return err
-		}
+		cgotorch.Check(LoadModel(x, path, b, nn.LoadOptions{Skip: last}))
 		for i, n := range nn.State(a) {
 			if m := nn.State(b)[i]; !last(n.Name) && !x.Equal(n.Tensor, m.Tensor) {
 				t.Errorf("%s was not loaded", n.Name)
@@ -558,44 +481,34 @@ func TestLoadModel_Skip(t *testing.T) {
 				t.Error("6.bias was changed")
 			}
 		}
-		return nil
 	})
 }
 
 // A model with a tensor that State does not see is neither saved nor loaded.
 func TestSave_Checks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := &struct{ W, v *cgotorch.Tensor }{x.Zeros(cgotorch.Float32), x.Zeros(cgotorch.Float32)}
-		if err := Save(x, path, Checkpoint{Model: m}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), path+": not saved: nn: ") || !strings.Contains(err.Error(), "v, an unexported field") {
-			t.Errorf("Save: %v", err)
-		}
-		if err := Save(x, path, Checkpoint{Model: &struct{ W *cgotorch.Tensor }{m.W}}); err != nil {
-			return err
-		}
+		torchtest.WantError(t, Save(x, path, Checkpoint{Model: m}), cgotorch.ErrInvalidArgument, path+": not saved: nn: ", "v, an unexported field")
+		cgotorch.Check(Save(x, path, Checkpoint{Model: &struct{ W *cgotorch.Tensor }{m.W}}))
 		none := &struct{ v *cgotorch.Tensor }{m.v}
 		for _, err := range []error{LoadModel(x, path, m, nn.LoadOptions{}), LoadModel(x, path, none, nn.LoadOptions{AllowUnexpected: true})} {
 			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: "+path+": nn: ") || !strings.Contains(err.Error(), "v, an unexported field") {
 				t.Errorf("LoadModel: %v", err)
 			}
 		}
-		return nil
 	})
 }
 
 func TestResume_AnotherModelOrOptimizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	bare := filepath.Join(t.TempDir(), "bare.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a := newRun(t, x, "sgd")
 		defer a.close()
 		a.train(x, 1)
-		if err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}); err != nil {
-			return err
-		}
-		if err := Save(x, bare, Checkpoint{Model: a.model}); err != nil {
-			return err
-		}
+		cgotorch.Check(Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}))
+		cgotorch.Check(Save(x, bare, Checkpoint{Model: a.model}))
 		before := x.Clone(nn.State(a.model)[0].Tensor)
 		a.train(x, 1)
 		changed := x.Clone(nn.State(a.model)[0].Tensor)
@@ -618,10 +531,7 @@ func TestResume_AnotherModelOrOptimizer(t *testing.T) {
 		}
 
 		params := nn.Parameters(a.model)
-		adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: params})
-		if err != nil {
-			return err
-		}
+		adam := cgotorch.Must(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: params}))
 		plain, _ := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: params})
 		fewer, _ := optim.NewSGD(optim.SGDOptions{Momentum: 0.9}, optim.Group{Params: params[1:]})
 		foreign, _ := optim.NewSGD(optim.SGDOptions{Momentum: 0.9}, optim.Group{Params: nn.Parameters(other)[2:]})
@@ -659,13 +569,12 @@ func TestResume_AnotherModelOrOptimizer(t *testing.T) {
 		if !x.Equal(nn.State(a.model)[0].Tensor, before) {
 			t.Error("a Load has not changed the model")
 		}
-		return nil
 	})
 }
 
 func TestSave_Refuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a, b := newRun(t, x, "sgd"), newRun(t, x, "sgd")
 		defer a.close()
 		defer b.close()
@@ -699,7 +608,6 @@ func TestSave_Refuses(t *testing.T) {
 		if err := Save(x, filepath.Join(path, "x"), Checkpoint{Model: a.model}); err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") {
 			t.Errorf("into a folder that is not there: %v", err)
 		}
-		return nil
 	})
 }
 
@@ -707,22 +615,15 @@ func TestSave_Refuses(t *testing.T) {
 // file. It loads nothing.
 func TestResume_Damaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		r := newRun(t, x, "sgd")
 		defer r.close()
 		r.train(x, 1)
-		if err := Save(x, path, Checkpoint{Model: r.model, Optimizer: r.opt, Epoch: 1, Config: "x"}); err != nil {
-			return err
-		}
-		whole, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+		cgotorch.Check(Save(x, path, Checkpoint{Model: r.model, Optimizer: r.opt, Epoch: 1, Config: "x"}))
+		whole := cgotorch.Must(os.ReadFile(path))
 		try := func(what string, data []byte) {
 			t.Helper()
-			if err := os.WriteFile(path, data, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, data, 0o666))
 			_, err := load(x, path, r.model, r.opt)
 			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") || !strings.Contains(err.Error(), path) {
 				t.Fatalf("%s: %v", what, err)
@@ -744,34 +645,25 @@ func TestResume_Damaged(t *testing.T) {
 
 		damaged := slices.Clone(whole)
 		damaged[len(whole)-len(whole)/4] ^= 1 // a byte of the CPU generator's state
-		if err := os.WriteFile(path, damaged, 0o666); err != nil {
-			return err
-		}
+		cgotorch.Check(os.WriteFile(path, damaged, 0o666))
 		if _, err := load(x, path, r.model, r.opt); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "tensor generator/cpu has the CRC-32C") {
 			t.Errorf("a changed generator: %v", err)
 		}
-		if err := LoadModel(x, path, r.model, nn.LoadOptions{}); !errors.Is(err, ErrDamaged) {
-			t.Errorf("LoadModel: %v", err)
-		}
+		torchtest.WantError(t, LoadModel(x, path, r.model, nn.LoadOptions{}), ErrDamaged)
 		at := bytes.Index(whole, []byte(`\"epoch\":`))
 		if at < 0 {
 			t.Fatal("the metadata has no epoch")
 		}
 		damaged = slices.Clone(whole)
 		damaged[at+len(`\"epoch\":`)] ^= 1 // another epoch, in valid JSON
-		if err := os.WriteFile(path, damaged, 0o666); err != nil {
-			return err
-		}
+		cgotorch.Check(os.WriteFile(path, damaged, 0o666))
 		if info, err := Inspect(path); !errors.Is(err, ErrDamaged) {
 			t.Errorf("Inspect of a changed epoch: %v, %v", info.Epoch, err)
 		}
-		if err := os.WriteFile(path, whole[:200], 0o666); err != nil {
-			return err
-		}
+		cgotorch.Check(os.WriteFile(path, whole[:200], 0o666))
 		if _, err := Inspect(path); !errors.Is(err, ErrDamaged) {
 			t.Errorf("Inspect: %v", err)
 		}
-		return nil
 	})
 }
 
@@ -804,9 +696,7 @@ func TestResume_OtherVersionsAndWriters(t *testing.T) {
 			if !strings.Contains(c.what, "checksums") {
 				tensors = withChecksums(slices.Clone(tensors), []byte(c.metadata))
 			}
-			if err := safetensors.WriteFile(path, tensors, map[string]string{metadataKey: c.metadata}); err != nil {
-				return err
-			}
+			cgotorch.Check(safetensors.WriteFile(path, tensors, map[string]string{metadataKey: c.metadata}))
 			model := &struct{ W *cgotorch.Tensor }{x.Zeros(cgotorch.Float32, 1)}
 			opt, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{model.W}})
 			if err != nil {
@@ -824,20 +714,15 @@ func TestResume_OtherVersionsAndWriters(t *testing.T) {
 // The dtypes of a file may differ from those of the model. Load then converts them.
 func TestLoadModel_ConvertsDTypes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		type holder struct{ A, B *cgotorch.Tensor }
 		from := &holder{x.To(cgotorch.FromSlice(x, []float32{1.5, -2}), cgotorch.BFloat16), cgotorch.FromSlice(x, []int64{3})}
-		if err := Save(x, path, Checkpoint{Model: from}); err != nil {
-			return err
-		}
+		cgotorch.Check(Save(x, path, Checkpoint{Model: from}))
 		to := &holder{x.Zeros(cgotorch.Float32, 2), x.Zeros(cgotorch.Float64, 1)}
-		if err := LoadModel(x, path, to, nn.LoadOptions{}); err != nil {
-			return err
-		}
+		cgotorch.Check(LoadModel(x, path, to, nn.LoadOptions{}))
 		if a, b := cgotorch.ToSlice[float32](x, to.A), cgotorch.ToSlice[float64](x, to.B); !slices.Equal(a, []float32{1.5, -2}) || b[0] != 3 {
 			t.Errorf("got %v and %v", a, b)
 		}
-		return nil
 	})
 }
 
@@ -855,7 +740,7 @@ func TestDTypeName_IsTheInverseOfDType(t *testing.T) {
 // The learning rate of a group goes to the group of the same parameters, whatever its number is.
 func TestResume_GroupRates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		model := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
 		defer nn.Close(model)
 		optimizer := func(groups ...[]*cgotorch.Tensor) *optim.Optimizer {
@@ -863,21 +748,14 @@ func TestResume_GroupRates(t *testing.T) {
 			for _, params := range groups {
 				all = append(all, optim.Group{Params: params})
 			}
-			o, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, all...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 0.1}, all...))
 			t.Cleanup(func() { o.Close() })
 			return o
 		}
 		weight, bias := []*cgotorch.Tensor{model.Weight}, []*cgotorch.Tensor{model.Bias}
 		saved := optimizer(weight, bias)
-		if err := saved.SetGroupLR(0, 0.5); err != nil {
-			return err
-		}
-		if err := Save(x, path, Checkpoint{Model: model, Optimizer: saved}); err != nil {
-			return err
-		}
+		cgotorch.Check(saved.SetGroupLR(0, 0.5))
+		cgotorch.Check(Save(x, path, Checkpoint{Model: model, Optimizer: saved}))
 		turned := optimizer(bias, weight)
 		if _, err := load(x, path, model, turned); err != nil || turned.LR(0) != 0.1 || turned.LR(1) != 0.5 {
 			t.Errorf("the rates of bias and weight are %v and %v, %v", turned.LR(0), turned.LR(1), err)
@@ -886,7 +764,6 @@ func TestResume_GroupRates(t *testing.T) {
 		if _, err := load(x, path, model, together); err == nil || !strings.Contains(err.Error(), "0.5 to the group of weight, and this optimizer has no group of these parameters") {
 			t.Errorf("one group: %v", err)
 		}
-		return nil
 	})
 }
 
@@ -894,9 +771,7 @@ func TestResume_GroupRates(t *testing.T) {
 func TestOpen_NoFile(t *testing.T) {
 	folder := t.TempDir()
 	index := filepath.Join(folder, "model.safetensors.index.json")
-	if err := os.WriteFile(index, []byte(`{"weight_map": {"a": "1.safetensors"}}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(index, []byte(`{"weight_map": {"a": "1.safetensors"}}`), 0o644))
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		model := newTiedModel(x, false)
 		for path, want := range map[string]string{
@@ -925,23 +800,15 @@ func TestLoadModel_UnreadableTensor(t *testing.T) {
 	const storage = "(X\x07\x00\x00\x00storagectorch\nByteStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ"
 	pickle := "\x80\x02}(X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n(" + storage + "K\x00K\x02\x85K\x01\x85\x89}tR" +
 		"X\x01\x00\x00\x00qctorch._utils\n_rebuild_qtensor\n(" + storage + "K\x00K\x02\x85K\x01\x85)\x89}tRu."
-	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := cgotorch.Must(os.Create(path))
 	z := zip.NewWriter(file)
 	for _, entry := range [][2]string{{"data.pkl", pickle}, {"data/0", "\x05\x06"}} {
-		w, err := z.CreateHeader(&zip.FileHeader{Name: "a/" + entry[0], Method: zip.Store})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := cgotorch.Must(z.CreateHeader(&zip.FileHeader{Name: "a/" + entry[0], Method: zip.Store}))
 		if _, err := w.Write([]byte(entry[1])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(z.Close(), file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(z.Close(), file.Close()))
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := &struct{ W, Q *cgotorch.Tensor }{W: x.Zeros(cgotorch.Float32, 2)}
 		if err := LoadModel(x, path, m, nn.LoadOptions{AllowUnexpected: true}); err != nil || x.Item(x.Sum(m.W)) != 11 {

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"maps"
 	"os"
 	"path/filepath"
@@ -76,15 +77,11 @@ func TestLoadModel_Tied(t *testing.T) {
 			index += fmt.Sprintf("%s%q: %q", comma, tensor.Name, shard)
 			comma = ", "
 		}
-		if err := errors.Join(err, os.WriteFile(paths["shards"], []byte(index+"}}"), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(err, os.WriteFile(paths["shards"], []byte(index+"}}"), 0o644)))
 		if c.notes == nil {
 			paths["pth"] = filepath.Join(folder, "m.pth")
 			file, err := os.Create(paths["pth"])
-			if err := errors.Join(err, pth.Write(file, c.tensors), file.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(err, pth.Write(file, c.tensors), file.Close()))
 		}
 		for kind, path := range paths {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
@@ -113,9 +110,7 @@ func TestLoad_Tied(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		saved := newTiedModel(x, true)
 		nn.Copy(x, saved.Aux, x.Full(cgotorch.Float32, 4, 2))
-		if err := Save(x, path, Checkpoint{Model: saved}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Save(x, path, Checkpoint{Model: saved}))
 		for _, tied := range []bool{true, false} {
 			m := newTiedModel(x, tied)
 			if _, err := load(x, path, m, nil); err != nil || x.Item(x.Sum(m.Head)) != 8 {
@@ -124,9 +119,7 @@ func TestLoad_Tied(t *testing.T) {
 		}
 		parted := newTiedModel(x, false)
 		nn.Copy(x, parted.Head, x.Full(cgotorch.Float32, 4, 2))
-		if err := Save(x, path, Checkpoint{Model: parted}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Save(x, path, Checkpoint{Model: parted}))
 		m := newTiedModel(x, true)
 		if _, err := load(x, path, m, nil); err == nil || !strings.Contains(err.Error(), "their stored values differ") || x.Item(x.Sum(m.Head)) != 0 {
 			t.Errorf("weights that have parted: %v", err)

@@ -17,10 +17,7 @@ func TestField_Classes(t *testing.T) {
 	size := Field{Name: "size", DType: cgotorch.Int32}
 	kind := Field{Name: "kind", DType: cgotorch.Int64, Classes: []string{"7", "a b", "x\"y", ""}}
 	lines := func(t testing.TB, text string) Stream {
-		j, err := NewJSONLines("train.jsonl", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, JSONLinesOptions{Fields: []Field{size, kind}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := cgotorch.Must(NewJSONLines("train.jsonl", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, JSONLinesOptions{Fields: []Field{size, kind}}))
 		return j
 	}
 	csv := func(t testing.TB, text string) Stream {

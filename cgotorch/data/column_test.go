@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"iter"
 	"slices"
 	"testing"
@@ -12,18 +13,16 @@ import (
 )
 
 func TestColumn_Tensors(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			var half []cgotorch.BFloat16Bits
-			for i := range 6 {
-				half = append(half, cgotorch.ToBFloat16(float32(i+1)))
-			}
-			c := Of("h", half, 2)
-			if c.N != 3 || c.DType != cgotorch.BFloat16 || !slices.Equal(c.Shape, []int64{2}) {
-				t.Errorf("the column is %s of %d", c.Field, c.N)
-			}
-			torchtest.Equal(t, x, x.To(c.Tensor(x), cgotorch.Float32), []float32{1, 2, 3, 4, 5, 6}, 3, 2)
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		var half []cgotorch.BFloat16Bits
+		for i := range 6 {
+			half = append(half, cgotorch.ToBFloat16(float32(i+1)))
+		}
+		c := Of("h", half, 2)
+		if c.N != 3 || c.DType != cgotorch.BFloat16 || !slices.Equal(c.Shape, []int64{2}) {
+			t.Errorf("the column is %s of %d", c.Field, c.N)
+		}
+		torchtest.Equal(t, x, x.To(c.Tensor(x), cgotorch.Float32), []float32{1, 2, 3, 4, 5, 6}, 3, 2)
 	})
 }
 
@@ -115,17 +114,12 @@ func TestTable_Slice(t *testing.T) {
 		{3, 4, "[map[name:d point:[6 7] tokens:[4 5]]]"},
 		{4, 4, "[]"},
 	} {
-		part, err := table.Slice(want.from, want.to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := cgotorch.Must(table.Slice(want.from, want.to))
 		if got := fmt.Sprint(rowsOf(t, part)); got != want.samples || part.Len() != want.to-want.from {
 			t.Errorf("%d to %d: %d samples: %s", want.from, want.to, part.Len(), got)
 		}
 		for _, c := range part.rows.columns {
-			if err := c.check(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, c.check())
 		}
 	}
 	part, _ := table.Slice(1, 4)
@@ -141,10 +135,7 @@ func TestTable_Slice(t *testing.T) {
 
 func rowsOf(t *testing.T, table *Table) (samples []Sample) {
 	for i := range table.Len() {
-		s, err := table.Sample(i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := cgotorch.Must(table.Sample(i))
 		samples = append(samples, s)
 	}
 	return samples

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -20,10 +21,7 @@ import (
 // csvOf returns the rows of a text.
 func csvOf(t testing.TB, text string, o CSVOptions) Stream {
 	t.Helper()
-	c, err := tryCSV(text, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := cgotorch.Must(tryCSV(text, o))
 	return c
 }
 
@@ -153,9 +151,7 @@ func TestCSV_Loader(t *testing.T) {
 	if len(ids) != 120_000 || sum != 120_000*119_999/2 {
 		t.Fatalf("%d rows, sum %d", len(ids), sum)
 	}
-	if err := l.Restore(states[77]); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Restore(states[77]))
 	if again, _, _ := readEpoch(t, l); fmt.Sprint(again) != fmt.Sprint(lines[78:]) {
 		t.Error("other batches after a resume")
 	}

@@ -17,10 +17,7 @@ var jsonFields = []Field{
 
 func jsonOf(t testing.TB, text string, o JSONLinesOptions) Stream {
 	t.Helper()
-	j, err := NewJSONLines("a.jsonl", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := cgotorch.Must(NewJSONLines("a.jsonl", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, o))
 	return j
 }
 

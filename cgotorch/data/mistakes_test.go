@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io"
 	"iter"
 	"log/slog"
@@ -52,30 +53,24 @@ func TestLoader_FunctionPanics(t *testing.T) {
 	table := numbered(t, 100)
 	field := []Field{{Name: "x", DType: cgotorch.Float32}}
 	sequence := func(fn func()) Stream {
-		s, err := NewSequence("made", field, func(context.Context) iter.Seq2[Sample, error] {
+		s := cgotorch.Must(NewSequence("made", field, func(context.Context) iter.Seq2[Sample, error] {
 			return func(yield func(Sample, error) bool) {
 				if yield(Sample{"x": 1.0}, nil) {
 					fn()
 				}
 			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return s
 	}
 	opened := func(fn func()) Stream {
 		first := true
-		s, err := NewCSV("t.csv", func() (io.ReadCloser, error) {
+		s := cgotorch.Must(NewCSV("t.csv", func() (io.ReadCloser, error) {
 			if !first {
 				fn()
 			}
 			first = false
 			return io.NopCloser(strings.NewReader("x\n1\n")), nil
-		}, CSVOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, CSVOptions{}))
 		return s
 	}
 	for name, run := range map[string]func(fn func()) (*Loader, error){
@@ -152,16 +147,14 @@ func TestLoader_Mistakes(t *testing.T) {
 			t.Errorf("%s: %d characters: %v", name, len(test.err.Error()), test.err)
 		}
 	}
-	for name, fn := range map[string]func() error{
+	for _, fn := range map[string]func() error{
 		"NewLoader":       func() error { _, err := NewLoader(nil, Options{}); return err },
 		"NewStreamLoader": func() error { _, err := NewStreamLoader(nil, Options{}); return err },
 		"NewSequence":     func() error { _, err := NewSequence("made", x, nil); return err },
 		"NewCSV":          func() error { _, err := NewCSV("t.csv", nil, CSVOptions{}); return err },
 		"NewJSONLines":    func() error { _, err := NewJSONLines("t.jsonl", nil, JSONLinesOptions{Fields: x}); return err },
 	} {
-		if err := fn(); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "is nil") {
-			t.Errorf("%s of nil: %v", name, err)
-		}
+		torchtest.WantError(t, fn(), ErrInvalidOptions, "is nil")
 	}
 }
 
@@ -171,9 +164,7 @@ func TestLoader_Epoch_EmptyAfterRestore(t *testing.T) {
 	for name, set := range sources(t, 6) {
 		l := open(t, set, Options{BatchSize: 3, DropLast: true})
 		_, _, states := readEpoch(t, l)
-		if err := l.Restore(states[1]); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Restore(states[1]))
 		if lines, _, _ := readEpoch(t, l); len(lines) != 0 {
 			t.Errorf("%s: %d batches", name, len(lines))
 		}
@@ -189,9 +180,7 @@ func TestLoader_Epoch_HeldBatches(t *testing.T) {
 	defer slog.SetDefault(before)
 	e := &epoch{loader: open(t, numbered(t, 10), Options{})}
 	for _, waited := range []time.Duration{time.Second, tellHeld, 2 * tellHeld} {
-		if err := e.lookForHeld(waited); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, e.lookForHeld(waited))
 		if got, want := strings.Count(lines.String(), "holds all its batches"), min(1, int(waited/tellHeld)); got != want {
 			t.Errorf("after %v: %d lines, want %d", waited, got, want)
 		}

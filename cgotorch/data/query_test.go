@@ -33,10 +33,7 @@ func TestQuery_OneCallABatch(t *testing.T) {
 		}
 		return all, ctx.Err()
 	}
-	query, err := NewQuery("numbers", 100, fields, samples)
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := cgotorch.Must(NewQuery("numbers", 100, fields, samples))
 	o := Options{BatchSize: 32, Shuffle: true, Seed: 7}
 	got, _, _ := readEpoch(t, open(t, query, o))
 	want, _, _ := readEpoch(t, open(t, table, o))
@@ -73,10 +70,7 @@ func TestQuery_Fails(t *testing.T) {
 			return []Sample{{"id": 1}, {"other": 2}}, nil
 		},
 	} {
-		q, err := NewQuery("q", 2, fields, samples)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := cgotorch.Must(NewQuery("q", 2, fields, samples))
 		for batch, err := range open(t, q, Options{BatchSize: 2}).Epoch(t.Context()) {
 			if batch != nil || err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %s", err, want)

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -54,7 +55,5 @@ func TestLoader_Pin(t *testing.T) {
 		t.Errorf("after the last Release %d buffers are pinned, and %d bytes mapped", p.pinned, arena.Pages()-before)
 	}
 	torchtest.WantError(t, l.Pin(p), cgotorch.ErrClosed)
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, l.Close())
 }

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"iter"
 	"slices"
 	"testing"
@@ -15,7 +16,7 @@ func TestSequence(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	broken := errors.New("broken")
 	sequence := func(n, badAt int, bad error) Stream {
-		s, err := NewSequence("numbers", []Field{{Name: "id", DType: cgotorch.Int64}}, func(ctx context.Context) iter.Seq2[Sample, error] {
+		s := cgotorch.Must(NewSequence("numbers", []Field{{Name: "id", DType: cgotorch.Int64}}, func(ctx context.Context) iter.Seq2[Sample, error] {
 			return func(yield func(Sample, error) bool) {
 				for i := range n {
 					s := Sample{"id": i}
@@ -31,10 +32,7 @@ func TestSequence(t *testing.T) {
 					}
 				}
 			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return s
 	}
 	l := open(t, sequence(1000, -1, nil), Options{BatchSize: 64, Shuffle: true, ShuffleBuffer: 100})
@@ -42,9 +40,7 @@ func TestSequence(t *testing.T) {
 	if slices.Sort(ids); len(slices.Compact(ids)) != 1000 || ids[999] != 999 {
 		t.Errorf("%d samples", len(ids))
 	}
-	if err := l.Restore(states[6]); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Restore(states[6]))
 	if rest, _, _ := readEpoch(t, l); !slices.Equal(rest, lines[7:]) {
 		t.Error("other batches after a resume")
 	}

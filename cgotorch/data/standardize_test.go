@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -24,10 +25,7 @@ func wide(t *testing.T, n int) *Table {
 		pairs[2*i], pairs[2*i+1] = float32(1e6+random.NormFloat64()), float32(1e-6*random.NormFloat64())
 		constants[i], doubles[i] = 0.1, 1e9+random.NormFloat64()
 	}
-	table, err := NewTable(Of("pair", pairs, 2), Of("constant", constants), Of("double", doubles), Of("label", make([]int64, n)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cgotorch.Must(NewTable(Of("pair", pairs, 2), Of("constant", constants), Of("double", doubles), Of("label", make([]int64, n))))
 	return table
 }
 
@@ -47,10 +45,7 @@ func momentsOf(values []float64) (mean, std float64) {
 func TestStandardizer_Table(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	table := wide(t, 5000)
-	s, err := NewStandardizer(table, "pair", "constant", "double")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := cgotorch.Must(NewStandardizer(table, "pair", "constant", "double"))
 	for i, name := range []string{"pair", "pair", "double"} {
 		values := column(table, name, i%2)
 		mean, std := momentsOf(values)
@@ -65,10 +60,7 @@ func TestStandardizer_Table(t *testing.T) {
 	if c := s["constant"]; c.Mean[0] != float64(float32(0.1)) || c.Std[0] != 1 {
 		t.Errorf("a constant has %+v", c)
 	}
-	out, err := s.Table(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := cgotorch.Must(s.Table(table))
 	for e := range 2 {
 		if mean, std := momentsOf(column(out, "pair", e)); math.Abs(mean) > 1e-5 || math.Abs(std-1) > 1e-5 {
 			t.Errorf("pair %d: mean %v, deviation %v", e, mean, std)
@@ -107,14 +99,8 @@ func TestStandardizer_Map(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := ReadTable(context.Background(), rows, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	of, err := NewStandardizer(table, "in")
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cgotorch.Must(ReadTable(context.Background(), rows, 0))
+	of := cgotorch.Must(NewStandardizer(table, "in"))
 	read, err := ReadStandardizer(context.Background(), rows, "in")
 	if err != nil || fmt.Sprint(read) != fmt.Sprint(of) {
 		t.Fatalf("of the stream %v, of the table %v: %v", read, of, err)
@@ -122,23 +108,12 @@ func TestStandardizer_Map(t *testing.T) {
 	if m := of["in"]; !slices.Equal(m.Mean, []float64{3, 40}) || m.Std[0] != math.Sqrt(14.0/3) {
 		t.Errorf("moments %v", m)
 	}
-	text, err := json.Marshal(read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := cgotorch.Must(json.Marshal(read))
 	var again Standardizer
-	if err := json.Unmarshal(text, &again); err != nil {
-		t.Fatal(err)
-	}
-	standardized, err := again.Table(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &again))
+	standardized := cgotorch.Must(again.Table(table))
 	want := Values[float32](standardized.Column("in"))
-	l, err := NewStreamLoader(rows, Options{BatchSize: 8, Map: read.Map})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := cgotorch.Must(NewStreamLoader(rows, Options{BatchSize: 8, Map: read.Map}))
 	defer l.Close()
 	for b, err := range l.Epoch(context.Background()) {
 		if err != nil {
@@ -158,22 +133,13 @@ func TestStandardizer_Map(t *testing.T) {
 
 func TestStandardizer_Mistakes(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	table, err := NewTable(Of("x", []float32{1, 2, 3}), Of("nan", []float64{1, 2, 3, 4, math.NaN(), 6}, 2), Of("inf", []float32{1, float32(math.Inf(-1)), 1}),
-		Of("n", []int64{1, 2, 3}), OfRows("list", [][]float32{{1}, {2}, {3}}), Of("huge", []float64{1e300, -1e300, 0}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := cgotorch.Must(NewTable(Of("x", []float32{1, 2, 3}), Of("nan", []float64{1, 2, 3, 4, math.NaN(), 6}, 2), Of("inf", []float32{1, float32(math.Inf(-1)), 1}),
+		Of("n", []int64{1, 2, 3}), OfRows("list", [][]float32{{1}, {2}, {3}}), Of("huge", []float64{1e300, -1e300, 0})))
 	fit := func(names ...string) error { _, err := NewStandardizer(table, names...); return err }
-	good, err := NewStandardizer(table, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := cgotorch.Must(NewStandardizer(table, "x"))
 	apply := func(s Standardizer) error { _, err := s.Table(table); return err }
 	mapped := func(s Sample) error { _, err := good.Map(s); return err }
-	empty, err := table.Slice(0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	empty := cgotorch.Must(table.Slice(0, 0))
 	stream := func(text string) error {
 		rows, err := csvText(text, CSVOptions{EmptyNaN: true, Fields: []Field{{Name: "f", DType: cgotorch.Float32, Shape: []int64{2}, From: []string{"size", "age"}}}})
 		if err != nil {

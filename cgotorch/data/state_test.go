@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -80,9 +81,7 @@ func TestState_OtherRanks(t *testing.T) {
 					}
 					if len(states) > 0 {
 						i := random.IntN(len(states))
-						if err := l.Restore(states[i]); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, l.Restore(states[i]))
 						if rest, _, _ := readEpoch(t, l); !slices.Equal(rest, lines[i+1:]) {
 							t.Fatalf("%s, %s: after batch %d of rank %d, %+v: got %v, want %v", name, story, i, o.Rank, states[i], rest, lines[i+1:])
 						}
@@ -179,9 +178,7 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 		torchtest.WantError(t, err, ErrInvalidState, test.want)
 	}
 	l := open(t, streamed{table, 2}, Options{Ranks: 2, Shuffle: true})
-	if err := l.Restore(State{Position: 2, Before: 24, Window: 30, Ranks: 2}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Restore(State{Position: 2, Before: 24, Window: 30, Ranks: 2}))
 	for _, err := range l.Epoch(context.Background()) {
 		torchtest.WantError(t, err, ErrInvalidState, "the state's window has 30 samples, and the data have 20 there")
 	}

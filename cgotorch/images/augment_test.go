@@ -193,18 +193,16 @@ func TestAugmentImages_AnyBatchAnyDevice(t *testing.T) {
 				want = append(want, augmented(x, img, flips[i], steps[i]...)...)
 			}
 		})
-		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-			torchtest.Do(t, d, func(x *cgotorch.Exec) {
-				from := cgotorch.FromSlice(x, pixels, int64(n), int64(height), int64(width), int64(channels))
-				out := x.EmptyLike(from)
-				images.Augment(x, from, cgotorch.FromSlice(x, flips), images.Steps(x, steps...), out)
-				got := cgotorch.ToSlice[uint8](x, out)
-				for i := range n {
-					if !slices.Equal(got[i*size:][:size], want[i*size:][:size]) {
-						t.Errorf("%v: image %d behind %v is another one than alone on the CPU", shape, i, steps[i])
-					}
+		torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+			from := cgotorch.FromSlice(x, pixels, int64(n), int64(height), int64(width), int64(channels))
+			out := x.EmptyLike(from)
+			images.Augment(x, from, cgotorch.FromSlice(x, flips), images.Steps(x, steps...), out)
+			got := cgotorch.ToSlice[uint8](x, out)
+			for i := range n {
+				if !slices.Equal(got[i*size:][:size], want[i*size:][:size]) {
+					t.Errorf("%v: image %d behind %v is another one than alone on the CPU", shape, i, steps[i])
 				}
-			})
+			}
 		})
 	}
 }
@@ -218,19 +216,17 @@ func TestAugmentImages_SeveralLists(t *testing.T) {
 	for i := range steps {
 		steps[i] = someSteps(r, height, width)
 	}
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			from, flips := cgotorch.FromSlice(x, pixels, n, height, width, 3), cgotorch.FromSlice(x, flips)
-			all := x.Empty(cgotorch.Uint8, lists*n, height, width, 3)
-			images.Augment(x, from, flips, images.Steps(x, steps...), all)
-			for i := range lists {
-				want := x.EmptyLike(from)
-				images.Augment(x, from, flips, images.Steps(x, steps[i*n:][:n]...), want)
-				if !x.Equal(x.Narrow(all, 0, i*n, n), want) {
-					t.Errorf("the images of lists %d to %d are others than alone", i*n, i*n+n-1)
-				}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		from, flips := cgotorch.FromSlice(x, pixels, n, height, width, 3), cgotorch.FromSlice(x, flips)
+		all := x.Empty(cgotorch.Uint8, lists*n, height, width, 3)
+		images.Augment(x, from, flips, images.Steps(x, steps...), all)
+		for i := range lists {
+			want := x.EmptyLike(from)
+			images.Augment(x, from, flips, images.Steps(x, steps[i*n:][:n]...), want)
+			if !x.Equal(x.Narrow(all, 0, i*n, n), want) {
+				t.Errorf("the images of lists %d to %d are others than alone", i*n, i*n+n-1)
 			}
-		})
+		}
 	})
 }
 
@@ -260,46 +256,42 @@ func TestStep_Changes(t *testing.T) {
 			t.Errorf("Fill changes %s: %v", c.name, can)
 		}
 	}
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			img := pixelImage{2, 2, 3, []uint8{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}
-			for _, step := range []images.Step{images.Translate(1, 0), images.Translate(1, 0).Bilinear()} {
-				want := []uint8{250, 100, 7, 1, 2, 3, 250, 100, 7, 7, 8, 9}
-				if got := augmented(x, img, false, step.Fill(250, 100, 7)); !slices.Equal(got, want) {
-					t.Errorf("moved, with a fill: got %v, want %v", got, want)
-				}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		img := pixelImage{2, 2, 3, []uint8{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}
+		for _, step := range []images.Step{images.Translate(1, 0), images.Translate(1, 0).Bilinear()} {
+			want := []uint8{250, 100, 7, 1, 2, 3, 250, 100, 7, 7, 8, 9}
+			if got := augmented(x, img, false, step.Fill(250, 100, 7)); !slices.Equal(got, want) {
+				t.Errorf("moved, with a fill: got %v, want %v", got, want)
 			}
-			grey := pixelImage{1, 2, 1, []uint8{0, 99}}
-			if got, want := augmented(x, grey, false, images.Translate(1, 0).Fill(5, 6, 7)), []uint8{5, 0}; !slices.Equal(got, want) {
-				t.Errorf("grey, with a fill: got %v, want %v", got, want)
-			}
-			if got, want := augmented(x, grey, false, images.Invert()), []uint8{255, 156}; !slices.Equal(got, want) {
-				t.Errorf("inverted: got %v, want %v", got, want)
-			}
-		})
+		}
+		grey := pixelImage{1, 2, 1, []uint8{0, 99}}
+		if got, want := augmented(x, grey, false, images.Translate(1, 0).Fill(5, 6, 7)), []uint8{5, 0}; !slices.Equal(got, want) {
+			t.Errorf("grey, with a fill: got %v, want %v", got, want)
+		}
+		if got, want := augmented(x, grey, false, images.Invert()), []uint8{255, 156}; !slices.Equal(got, want) {
+			t.Errorf("inverted: got %v, want %v", got, want)
+		}
 	})
 }
 
 func TestAugmentImages_FlipsFirst(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			img := pixelImage{2, 3, 1, []uint8{1, 2, 3, 4, 5, 6}}
-			if got, want := augmented(x, img, true), []uint8{3, 2, 1, 6, 5, 4}; !slices.Equal(got, want) {
-				t.Errorf("flipped: got %v, want %v", got, want)
-			}
-			if got, want := augmented(x, img, true, images.Translate(1, 0)), []uint8{0, 3, 2, 0, 6, 5}; !slices.Equal(got, want) {
-				t.Errorf("flipped and moved: got %v, want %v", got, want)
-			}
-			if got, want := augmented(x, img, false, images.Brightness(1), images.Translate(1, 0), images.Sharpness(0), images.Step{99}), img.pixels; !slices.Equal(got, want) {
-				t.Errorf("steps out of place, and an unknown one: got %v, want %v", got, want)
-			}
-			pixels := cgotorch.FromSlice(x, img.pixels, 1, 2, 3, 1)
-			out := x.EmptyLike(pixels)
-			images.Augment(x, pixels, nil, images.Steps(x, nil), out)
-			if !x.Equal(out, pixels) {
-				t.Error("no flips and no steps changed the image")
-			}
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		img := pixelImage{2, 3, 1, []uint8{1, 2, 3, 4, 5, 6}}
+		if got, want := augmented(x, img, true), []uint8{3, 2, 1, 6, 5, 4}; !slices.Equal(got, want) {
+			t.Errorf("flipped: got %v, want %v", got, want)
+		}
+		if got, want := augmented(x, img, true, images.Translate(1, 0)), []uint8{0, 3, 2, 0, 6, 5}; !slices.Equal(got, want) {
+			t.Errorf("flipped and moved: got %v, want %v", got, want)
+		}
+		if got, want := augmented(x, img, false, images.Brightness(1), images.Translate(1, 0), images.Sharpness(0), images.Step{99}), img.pixels; !slices.Equal(got, want) {
+			t.Errorf("steps out of place, and an unknown one: got %v, want %v", got, want)
+		}
+		pixels := cgotorch.FromSlice(x, img.pixels, 1, 2, 3, 1)
+		out := x.EmptyLike(pixels)
+		images.Augment(x, pixels, nil, images.Steps(x, nil), out)
+		if !x.Equal(out, pixels) {
+			t.Error("no flips and no steps changed the image")
+		}
 	})
 }
 
@@ -348,9 +340,7 @@ func TestAugmentImages_Refuses(t *testing.T) {
 }
 
 func TestAugmentImages_Empty(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			images.Augment(x, x.Empty(cgotorch.Uint8, 0, 4, 5, 3), nil, images.Steps(x), x.Empty(cgotorch.Uint8, 0, 4, 5, 3))
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		images.Augment(x, x.Empty(cgotorch.Uint8, 0, 4, 5, 3), nil, images.Steps(x), x.Empty(cgotorch.Uint8, 0, 4, 5, 3))
 	})
 }

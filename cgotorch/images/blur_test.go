@@ -1,10 +1,8 @@
 package images_test
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -72,33 +70,29 @@ func TestGaussianBlur_AnyBatchAnyDevice(t *testing.T) {
 				want = append(want, blurred(x, pixelImage{height, width, channels, pixels[i*size:][:size]}, sigmas[2*i:][:2], rows, columns)...)
 			}
 		})
-		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-			torchtest.Do(t, d, func(x *cgotorch.Exec) {
-				if got := blurred(x, pixelImage{height, width, channels, pixels}, sigmas, rows, columns); !slices.Equal(got, want) {
-					t.Errorf("%v: the batch is another one than its images alone on the CPU", c)
-				}
-			})
+		torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+			if got := blurred(x, pixelImage{height, width, channels, pixels}, sigmas, rows, columns); !slices.Equal(got, want) {
+				t.Errorf("%v: the batch is another one than its images alone on the CPU", c)
+			}
 		})
 	}
 }
 
 func TestGaussianBlur_Extremes(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			img := pixelImage{2, 3, 1, []uint8{0, 90, 180, 30, 60, 255}}
-			for _, sigmas := range [][]float32{{0, 0}, {-1, 0}, {1e-30, 1e-30}, {1e-3, 0}} {
-				if got := blurred(x, img, sigmas, 3, 5); !slices.Equal(got, img.pixels) {
-					t.Errorf("sigma %v: got %v, want %v", sigmas, got, img.pixels)
-				}
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		img := pixelImage{2, 3, 1, []uint8{0, 90, 180, 30, 60, 255}}
+		for _, sigmas := range [][]float32{{0, 0}, {-1, 0}, {1e-30, 1e-30}, {1e-3, 0}} {
+			if got := blurred(x, img, sigmas, 3, 5); !slices.Equal(got, img.pixels) {
+				t.Errorf("sigma %v: got %v, want %v", sigmas, got, img.pixels)
 			}
-			// A very wide Gaussian is a mean of the kernel's pixels: 90, 0, 90 for the first.
-			if got, want := blurred(x, img, []float32{0, 1e30}, 1, 3), []uint8{60, 90, 120, 50, 115, 125}; !slices.Equal(got, want) {
-				t.Errorf("a mean: got %v, want %v", got, want)
-			}
-			if got := blurred(x, pixelImage{2, 2, 3, nil}, nil, 3, 3); len(got) != 0 {
-				t.Errorf("no images: got %v", got)
-			}
-		})
+		}
+		// A very wide Gaussian is a mean of the kernel's pixels: 90, 0, 90 for the first.
+		if got, want := blurred(x, img, []float32{0, 1e30}, 1, 3), []uint8{60, 90, 120, 50, 115, 125}; !slices.Equal(got, want) {
+			t.Errorf("a mean: got %v, want %v", got, want)
+		}
+		if got := blurred(x, pixelImage{2, 2, 3, nil}, nil, 3, 3); len(got) != 0 {
+			t.Errorf("no images: got %v", got)
+		}
 	})
 }
 
@@ -116,9 +110,7 @@ func TestGaussianBlur_Refuses(t *testing.T) {
 				images.GaussianBlur(x, x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), x.Zeros(cgotorch.Float32, 2), x.Empty(cgotorch.Uint8, 2, 4, 5, 3), size[0], size[1])
 				return nil
 			})
-			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want an error that says %q", err, want)
-			}
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, want)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package images_test
 import (
 	"bytes"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"image"
 	"image/color"
 	"image/png"
@@ -34,9 +35,7 @@ func TestFromImage_ToImage(t *testing.T) {
 				floats := x.DivScalar(x.To(x.Permute(v, 2, 0, 1), cgotorch.Float32), 255)
 				for kind, back := range map[string]image.Image{"uint8": images.ToImage(x, v), "float": images.ToImage(x, floats)} {
 					var file bytes.Buffer
-					if err := png.Encode(&file, back); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, png.Encode(&file, back))
 					for y := range b.Dy() {
 						for c := range b.Dx() {
 							want := color.NRGBAModel.Convert(img.At(b.Min.X+c, b.Min.Y+y))
@@ -73,11 +72,11 @@ func paletted(img *image.NRGBA) image.Image {
 
 // Grid puts the images where torchvision.utils.make_grid puts them.
 func TestGrid(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			v := x.Reshape(x.Arange(cgotorch.Float32, 1, 21, nil), 5, 1, 2, 2)
-			got := x.Format(x.Select(images.Grid(x, v, images.GridOptions{Columns: 3, Padding: 1, PadValue: -1}), 0, 2))
-			want := `float32[7 10]
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		d := x.Device()
+		v := x.Reshape(x.Arange(cgotorch.Float32, 1, 21, nil), 5, 1, 2, 2)
+		got := x.Format(x.Select(images.Grid(x, v, images.GridOptions{Columns: 3, Padding: 1, PadValue: -1}), 0, 2))
+		want := `float32[7 10]
 [[-1. -1. -1. -1. -1. -1. -1. -1. -1. -1.]
  [-1.  1.  2. -1.  5.  6. -1.  9. 10. -1.]
  [-1.  3.  4. -1.  7.  8. -1. 11. 12. -1.]
@@ -85,16 +84,15 @@ func TestGrid(t *testing.T) {
  [-1. 13. 14. -1. 17. 18. -1. -1. -1. -1.]
  [-1. 15. 16. -1. 19. 20. -1. -1. -1. -1.]
  [-1. -1. -1. -1. -1. -1. -1. -1. -1. -1.]]`
-			if d.IsCUDA() {
-				want = "float32[7 10]@cuda:0" + want[len("float32[7 10]"):]
-			}
-			if got != want {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-			n := images.Grid(x, v, images.GridOptions{Normalize: true})
-			if low, high := x.Item(x.Min(n)), x.Item(x.Max(n)); low != 0 || high != 1 {
-				t.Errorf("the normalised grid has values from %v to %v", low, high)
-			}
-		})
+		if d.IsCUDA() {
+			want = "float32[7 10]@cuda:0" + want[len("float32[7 10]"):]
+		}
+		if got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		n := images.Grid(x, v, images.GridOptions{Normalize: true})
+		if low, high := x.Item(x.Min(n)), x.Item(x.Max(n)); low != 0 || high != 1 {
+			t.Errorf("the normalised grid has values from %v to %v", low, high)
+		}
 	})
 }

@@ -1,6 +1,7 @@
 package images_test
 
 import (
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -41,9 +42,7 @@ func TestJPEGDecoder_Close(t *testing.T) {
 		t.Error("no device")
 	}
 	for range 2 {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, d.Close())
 	}
 	if d.JPEGDevice() != nil || d.Stats() != (images.JPEGStats{}) {
 		t.Error("a device or counts after Close")

@@ -1,7 +1,7 @@
 package images_test
 
 import (
-	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"strings"
 	"testing"
@@ -14,35 +14,33 @@ import (
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
 func TestNormalize(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			mean, std := []float64{0.485, 0.456}, []float64{0.229, 0.224}
-			pixels := cgotorch.FromSlice(x, []uint8{0, 1, 255, 128, 7, 77, 100, 200}, 2, 1, 2, 2)
-			flips := cgotorch.FromSlice(x, []bool{false, true})
-			for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64, cgotorch.BFloat16, cgotorch.Float16} {
-				table := images.NormalizationTable(x, mean, std, dtype)
-				out := x.Empty(dtype, 2, 2, 1, 2)
-				images.Normalize(x, pixels, flips, table, out)
-				// `normal` computes one value as torchvision does on the CPU.
-				normal := func(p uint8, c int) float64 {
-					if dtype == cgotorch.Float64 {
-						return (float64(p)/255 - mean[c]) / std[c]
-					}
-					v := float32(p) / 255
-					v -= float32(mean[c])
-					v /= float32(std[c])
-					return float64(v)
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		mean, std := []float64{0.485, 0.456}, []float64{0.229, 0.224}
+		pixels := cgotorch.FromSlice(x, []uint8{0, 1, 255, 128, 7, 77, 100, 200}, 2, 1, 2, 2)
+		flips := cgotorch.FromSlice(x, []bool{false, true})
+		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64, cgotorch.BFloat16, cgotorch.Float16} {
+			table := images.NormalizationTable(x, mean, std, dtype)
+			out := x.Empty(dtype, 2, 2, 1, 2)
+			images.Normalize(x, pixels, flips, table, out)
+			// `normal` computes one value as torchvision does on the CPU.
+			normal := func(p uint8, c int) float64 {
+				if dtype == cgotorch.Float64 {
+					return (float64(p)/255 - mean[c]) / std[c]
 				}
-				want := cgotorch.FromSlice(x, []float64{normal(0, 0), normal(255, 0), normal(1, 1), normal(128, 1),
-					normal(100, 0), normal(7, 0), normal(200, 1), normal(77, 1)}, 2, 2, 1, 2)
-				if dtype != cgotorch.Float64 {
-					want = x.To(x.To(want, cgotorch.Float32), dtype)
-				}
-				if !x.Equal(out, want) {
-					t.Errorf("%v: got %v, want %v", dtype, cgotorch.ToSlice[float64](x, x.To(out, cgotorch.Float64)), cgotorch.ToSlice[float64](x, x.To(want, cgotorch.Float64)))
-				}
+				v := float32(p) / 255
+				v -= float32(mean[c])
+				v /= float32(std[c])
+				return float64(v)
 			}
-		})
+			want := cgotorch.FromSlice(x, []float64{normal(0, 0), normal(255, 0), normal(1, 1), normal(128, 1),
+				normal(100, 0), normal(7, 0), normal(200, 1), normal(77, 1)}, 2, 2, 1, 2)
+			if dtype != cgotorch.Float64 {
+				want = x.To(x.To(want, cgotorch.Float32), dtype)
+			}
+			if !x.Equal(out, want) {
+				t.Errorf("%v: got %v, want %v", dtype, cgotorch.ToSlice[float64](x, x.To(out, cgotorch.Float64)), cgotorch.ToSlice[float64](x, x.To(want, cgotorch.Float64)))
+			}
+		}
 	})
 }
 
@@ -58,9 +56,7 @@ func TestNormalize_Refuses(t *testing.T) {
 			"2 means and 1 standard deviations": func(x *cgotorch.Exec) { images.NormalizationTable(x, []float64{0, 0}, []float64{1}, cgotorch.Float32) },
 		} {
 			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error { call(x); return nil })
-			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want an error that says %q", err, want)
-			}
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, want)
 			if err != nil && !strings.Contains(err.Error(), "normalize_test.go") {
 				t.Errorf("%v does not name this file", err)
 			}
@@ -89,9 +85,7 @@ func TestNormalizationTable_Captured(t *testing.T) {
 			if s := f.Stats(); d.IsCUDA() && s.Launches != 2 {
 				t.Errorf("%+v", s)
 			}
-			if err := f.Close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, f.Close())
 		}
 	})
 }
@@ -112,8 +106,6 @@ func TestNormalizationTable_Refuses(t *testing.T) {
 		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			images.NormalizationTable(x, numbers[0], numbers[1], cgotorch.Float32)
 		})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, want)
 	}
 }

@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -57,9 +58,7 @@ func castNet(x *cgotorch.Exec) *nn.Sequential {
 func freeze(t *testing.T, m any, frozen ...string) {
 	t.Helper()
 	for _, n := range nn.NamedParameters(m) {
-		if err := n.Tensor.SetRequiresGrad(!slices.Contains(frozen, n.Name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, n.Tensor.SetRequiresGrad(!slices.Contains(frozen, n.Name)))
 	}
 }
 
@@ -87,9 +86,7 @@ func (s step) without(m any, prefix string) step {
 
 func stepOf(t *testing.T, x *cgotorch.Exec, m any, backward func(loss *cgotorch.Tensor), forwards ...func() *cgotorch.Tensor) (s step) {
 	t.Helper()
-	if err := nn.ZeroGrad(m); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, nn.ZeroGrad(m))
 	for _, forward := range forwards {
 		loss := x.Mean(x.To(forward(), cgotorch.Float32))
 		backward(loss)
@@ -127,10 +124,7 @@ func TestCastWeights_SameBits(t *testing.T) {
 		if d.IsCUDA() {
 			torchtest.Deterministic(t)
 		}
-		overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{Always: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		overlap := cgotorch.Must(cgotorch.NewOverlap(cgotorch.OverlapOptions{Always: true}))
 		for _, dtype := range []cgotorch.DType{cgotorch.BFloat16, cgotorch.Float16} {
 			for _, channelsLast := range []bool{false, true} {
 				torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
@@ -185,18 +179,16 @@ func TestCastWeights_SameBits(t *testing.T) {
 
 // A Forward leaves no tensor but its result, although some of the casts have no reader.
 func TestCastWeights_Releases(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			m := nn.NewSequential(nn.NewLinear(x, 2, 3, nn.LinearOptions{}), unread{nn.NewLinear(x, 3, 3, nn.LinearOptions{})})
-			defer nn.Close(m)
-			in := x.Ones(cgotorch.Float32, 1, 2)
-			before := cgotorch.LiveHandles()["tensor"]
-			out := m.Forward(x.Autocast(cgotorch.BFloat16), in)
-			if n := cgotorch.LiveHandles()["tensor"] - before; n != 1 {
-				t.Errorf("Forward leaves %d tensors, want 1", n)
-			}
-			x.Backward(x.Sum(x.To(out, cgotorch.Float32)))
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		m := nn.NewSequential(nn.NewLinear(x, 2, 3, nn.LinearOptions{}), unread{nn.NewLinear(x, 3, 3, nn.LinearOptions{})})
+		defer nn.Close(m)
+		in := x.Ones(cgotorch.Float32, 1, 2)
+		before := cgotorch.LiveHandles()["tensor"]
+		out := m.Forward(x.Autocast(cgotorch.BFloat16), in)
+		if n := cgotorch.LiveHandles()["tensor"] - before; n != 1 {
+			t.Errorf("Forward leaves %d tensors, want 1", n)
+		}
+		x.Backward(x.Sum(x.To(out, cgotorch.Float32)))
 	})
 }
 
@@ -264,17 +256,13 @@ func TestCastWeights_Fits(t *testing.T) {
 			is("after release", y, false)
 
 			y, release = nn.CastWeights(half, m)
-			if err := w.SetRequiresGrad(false); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.SetRequiresGrad(false))
 			is("a weight that was frozen", y, false)
 			release()
 			y, release = nn.CastWeights(half, m)
 			is("a frozen weight", y, true)
 			is("a frozen weight, again", y, true)
-			if err := w.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, w.SetRequiresGrad(true))
 			is("a weight that was thawed", y, false)
 			release()
 
@@ -294,16 +282,14 @@ func TestCastWeights_Fits(t *testing.T) {
 
 // With the Exec that NoAutocast returns, a layer computes in float32.
 func TestCastWeights_NoAutocast(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			l := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
-			m := nn.NewSequential(nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return l.Forward(x.NoAutocast(), in) }), l)
-			defer nn.Close(m)
-			in := x.Randn(cgotorch.Float32, 3, 2)
-			got := m.Forward(x.Autocast(cgotorch.BFloat16), in)
-			want := x.Autocast(cgotorch.BFloat16).Linear(l.Forward(x, in), l.Weight, l.Bias)
-			torchtest.Equal(t, x, x.To(got, cgotorch.Float32), values(x, x.To(want, cgotorch.Float32)), 3, 2)
-		})
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		l := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
+		m := nn.NewSequential(nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return l.Forward(x.NoAutocast(), in) }), l)
+		defer nn.Close(m)
+		in := x.Randn(cgotorch.Float32, 3, 2)
+		got := m.Forward(x.Autocast(cgotorch.BFloat16), in)
+		want := x.Autocast(cgotorch.BFloat16).Linear(l.Forward(x, in), l.Weight, l.Bias)
+		torchtest.Equal(t, x, x.To(got, cgotorch.Float32), values(x, x.To(want, cgotorch.Float32)), 3, 2)
 	})
 }
 
@@ -311,36 +297,34 @@ func TestCastWeights_NoAutocast(t *testing.T) {
 // forward reads the new weights. If a weight changes between CastWeights and its reader, the
 // reader sees the change.
 func TestCastWeights_WeightsChange(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) {
-			y := x.Autocast(cgotorch.BFloat16)
-			run := func(x, y *cgotorch.Exec) (all []step) {
-				cgotorch.Seed(1)
-				l := nn.NewLinear(x, 3, 3, nn.LinearOptions{})
-				m := nn.NewSequential(nn.NewLinear(x, 3, 3, nn.LinearOptions{}), nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-					x.NoGrad().MulScalarInPlace(l.Weight, 2).Close()
-					return x.Alias(in)
-				}), l)
-				defer nn.Close(m)
-				opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.5}, optim.Group{Params: nn.Parameters(m)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer opt.Close()
-				in := x.Randn(cgotorch.Float32, 4, 3)
-				for range 3 {
-					all = append(all, stepOf(t, x, m, x.Backward, func() *cgotorch.Tensor { return m.Forward(y, in) }))
-					opt.Step(x)
-				}
-				return all
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		y := x.Autocast(cgotorch.BFloat16)
+		run := func(x, y *cgotorch.Exec) (all []step) {
+			cgotorch.Seed(1)
+			l := nn.NewLinear(x, 3, 3, nn.LinearOptions{})
+			m := nn.NewSequential(nn.NewLinear(x, 3, 3, nn.LinearOptions{}), nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+				x.NoGrad().MulScalarInPlace(l.Weight, 2).Close()
+				return x.Alias(in)
+			}), l)
+			defer nn.Close(m)
+			opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.5}, optim.Group{Params: nn.Parameters(m)})
+			if err != nil {
+				t.Fatal(err)
 			}
-			own := ownCasts(t, y)
-			if got, want := run(x, y), run(x, own); !slices.EqualFunc(got, want, step.equal) {
-				t.Errorf("got the steps %v, want %v", got, want)
-			} else if got[0].equal(got[1]) {
-				t.Error("the optimizer changed nothing")
+			defer opt.Close()
+			in := x.Randn(cgotorch.Float32, 4, 3)
+			for range 3 {
+				all = append(all, stepOf(t, x, m, x.Backward, func() *cgotorch.Tensor { return m.Forward(y, in) }))
+				opt.Step(x)
 			}
-		})
+			return all
+		}
+		own := ownCasts(t, y)
+		if got, want := run(x, y), run(x, own); !slices.EqualFunc(got, want, step.equal) {
+			t.Errorf("got the steps %v, want %v", got, want)
+		} else if got[0].equal(got[1]) {
+			t.Error("the optimizer changed nothing")
+		}
 	})
 }
 

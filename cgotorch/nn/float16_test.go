@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"testing"
 
@@ -49,9 +50,7 @@ func TestSquares_Float16(t *testing.T) {
 									n *= s
 								}
 								leaf = x.To(x.To(x.MulScalar(x.Reshape(x.Linspace(cgotorch.Float64, 0.5, 1, int(n)), shape...), scale), cgotorch.Float16), dtype)
-								if err := leaf.SetRequiresGrad(true); err != nil {
-									t.Error(err)
-								}
+								must.Do(t, leaf.SetRequiresGrad(true))
 								return leaf
 							})
 							if y.DType() != dtype {

@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -18,9 +19,7 @@ func onFusingDevices(t *testing.T, test func(t *testing.T, x *cgotorch.Exec)) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		deterministicOnCUDA(t, d)
 		torchtest.NoTF32(t)
-		if err := cgotorch.Seed(4); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cgotorch.Seed(4))
 		torchtest.Do(t, d, func(x *cgotorch.Exec) { test(t, x) })
 	})
 }
@@ -108,9 +107,7 @@ func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOp
 				t.Errorf("%s: %s is %v, requires gradients: %v", name, n.Name, n.Tensor, n.Tensor.RequiresGrad())
 			}
 		}
-		if err := nn.Close(fused); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, nn.Close(fused))
 	}
 	return strings.TrimSpace(names), told
 }
@@ -601,9 +598,7 @@ func TestFuse_NoGradients(t *testing.T) {
 		fused := nn.Fuse(x, m, nn.FuseOptions{})
 		defer nn.Close(fused)
 		in := x.Randn(cgotorch.Float32, 1, 4, 6, 6)
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, in.SetRequiresGrad(true))
 		if fused.Forward(x, in).RequiresGrad() {
 			t.Error("the result requires gradients")
 		}
@@ -658,9 +653,7 @@ func TestFuse_KernelsOnCUDA(t *testing.T) {
 			in := x.ToFormat(x.Rand(cgotorch.Float32, 8, 64, 16, 16), dtype, cgotorch.ChannelsLast)
 			elementwise := func(m nn.Module) (n int) {
 				m.Forward(x.NoGrad(), in)
-				if err := x.Device().Synchronize(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, x.Device().Synchronize())
 				trace, err := trace.Start()
 				if err != nil {
 					t.Fatal(err)

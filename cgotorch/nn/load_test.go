@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -31,9 +32,7 @@ func TestLoad(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := twoLayers(x)
 		defer nn.Close(m)
-		if err := nn.Load(x, m, stateFor(x), nn.LoadOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nn.Load(x, m, stateFor(x), nn.LoadOptions{}))
 		for _, n := range nn.State(m) {
 			for _, v := range values(x, x.To(x.Detach(n.Tensor), cgotorch.Float32)) {
 				if v != 5 {
@@ -120,9 +119,7 @@ func TestLoad_Skip(t *testing.T) {
 		state["0.extra"] = state["1.bias"]
 		weight := values(x, x.Detach(nn.State(m)[0].Tensor))
 		skip := func(name string) bool { return strings.HasPrefix(name, "0.") }
-		if err := nn.Load(x, m, state, nn.LoadOptions{Skip: skip}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nn.Load(x, m, state, nn.LoadOptions{Skip: skip}))
 		if got := values(x, x.Detach(nn.State(m)[0].Tensor)); !slices.Equal(got, weight) {
 			t.Errorf("the skipped weight was %v and is %v", weight, got)
 		}
@@ -142,9 +139,7 @@ func TestLoad_Skip(t *testing.T) {
 		if err := nn.Load(x, m, state, nn.LoadOptions{Skip: skip}); err != nil {
 			t.Errorf("a skipped tensor is closed: %v", err)
 		}
-		if err := nn.Load(x, m, stateFor(x), nn.LoadOptions{}); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "0.weight") {
-			t.Errorf("a tensor is closed: got error %v, want ErrClosed of 0.weight", err)
-		}
+		torchtest.WantError(t, nn.Load(x, m, stateFor(x), nn.LoadOptions{}), cgotorch.ErrClosed, "0.weight")
 	})
 }
 
@@ -208,18 +203,14 @@ func TestLoad_Rename(t *testing.T) {
 			}
 			return rest
 		}
-		if err := nn.Load(x, m, state, nn.LoadOptions{Rename: rename}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nn.Load(x, m, state, nn.LoadOptions{Rename: rename}))
 		for _, n := range nn.State(m) {
 			if v := values(x, x.To(x.Detach(n.Tensor), cgotorch.Float32)); v[0] != 5 {
 				t.Errorf("%s is %v, want 5", n.Name, v)
 			}
 		}
 		same := func(string) string { return "0.bias" }
-		if err := nn.Load(x, m, state, nn.LoadOptions{Rename: same}); err == nil || !strings.Contains(err.Error(), "Rename gives 0.bias to both") {
-			t.Errorf("two tensors of one name give %v", err)
-		}
+		torchtest.WantError(t, nn.Load(x, m, state, nn.LoadOptions{Rename: same}), nil, "Rename gives 0.bias to both")
 	})
 }
 
@@ -233,14 +224,9 @@ func TestLoad_Prefix(t *testing.T) {
 		for name, v := range stateFor(x) {
 			state["model."+name], state["ema.module."+name] = x.MulScalar(v, 2), v
 		}
-		err := nn.Load(x, m, state, nn.LoadOptions{})
-		if err == nil || !strings.Contains(err.Error(), `with "ema.module." or "model." in front: set LoadOptions.Prefix`) {
-			t.Errorf("without Prefix: %v", err)
-		}
+		torchtest.WantError(t, nn.Load(x, m, state, nn.LoadOptions{}), nil, `with "ema.module." or "model." in front: set LoadOptions.Prefix`)
 		for prefix, want := range map[string]float64{"ema.module.": 5, "model.": 10} {
-			if err := nn.Load(x, m, state, nn.LoadOptions{Prefix: prefix}); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, nn.Load(x, m, state, nn.LoadOptions{Prefix: prefix}))
 			for _, n := range nn.State(m) {
 				if v := values(x, x.To(x.Detach(n.Tensor), cgotorch.Float32)); float64(v[0]) != want {
 					t.Errorf("%s: %s is %v, want %v", prefix, n.Name, v, want)
@@ -329,9 +315,7 @@ func TestLoad_Tied(t *testing.T) {
 			}
 			err := nn.Load(x, m, tensors, c.o)
 			if c.want != "" {
-				if err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("%s: %v, want %q", name, err, c.want)
-				}
+				torchtest.WantError(t, err, nil, c.want)
 				if sum := x.Item(x.Sum(m.Embed)) + x.Item(x.Sum(m.Own)); sum != 0 {
 					t.Errorf("%s: it failed and has loaded something", name)
 				}

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 
@@ -87,9 +88,7 @@ func TestResidual_Forward(t *testing.T) {
 func TestResidual_Backward(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{0})
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, in.SetRequiresGrad(true))
 		x.Backward((&nn.Residual{Body: &nn.Sigmoid{}}).Forward(x, in))
 		if got := values(x, in.Grad()); got[0] != 1.25 {
 			t.Errorf("the gradient is %v, want 1.25", got)
@@ -97,9 +96,7 @@ func TestResidual_Backward(t *testing.T) {
 	})
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{0})
-		if err := in.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, in.SetRequiresGrad(true))
 		x.Backward((&nn.Residual{Body: &nn.Sigmoid{}, InPlace: true}).Forward(x, in))
 	})
 	if err == nil {

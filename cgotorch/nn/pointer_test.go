@@ -62,10 +62,7 @@ func TestModules_ByValue(t *testing.T) {
 			return nn.Replace(m, func(nn.Named) *cgotorch.Tensor { return nil })
 		},
 	}
-	weight, err := cgotorch.DoValue(device, func(x *cgotorch.Exec) (*cgotorch.Tensor, error) { return x.Keep(x.Ones(cgotorch.Float32, 2)), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	weight := cgotorch.Must(cgotorch.DoValue(device, func(x *cgotorch.Exec) (*cgotorch.Tensor, error) { return x.Keep(x.Ones(cgotorch.Float32, 2)), nil }))
 	defer weight.Close()
 	for name, test := range map[string]struct {
 		m    any

@@ -10,16 +10,13 @@ import (
 
 // With a Beta of 0, equal values have the gradient of L1, which is 0.
 func TestSmoothL1_WithoutBeta(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{1, 3})
-		if err := in.SetRequiresGrad(true); err != nil {
-			return err
-		}
+		cgotorch.Check(in.SetRequiresGrad(true))
 		x.Backward(nn.SmoothL1(x, in, cgotorch.FromSlice(x, []float32{1, 1}), nn.SmoothL1Options{Beta: cgotorch.Set(0.0), Reduction: cgotorch.ReductionSum}))
 		if got := cgotorch.ToSlice[float32](x, in.Grad()); got[0] != 0 || got[1] != 1 {
 			t.Errorf("the gradient is %v, want [0 1]", got)
 		}
-		return nil
 	})
 }
 

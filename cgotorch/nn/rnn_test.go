@@ -1,8 +1,8 @@
 package nn_test
 
 import (
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -16,9 +16,7 @@ func TestRecurrent_State(t *testing.T) {
 		torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 			m := &struct{ RNN *nn.LSTM }{nn.NewLSTM(x, 3, 4, nn.RNNOptions{Layers: 2, Bidirectional: true, Dropout: 0.5})}
 			defer nn.Close(m)
-			if err := nn.Check(m); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, nn.Check(m))
 			var names []string
 			for _, n := range nn.State(m) {
 				names = append(names, n.Name)
@@ -93,9 +91,7 @@ func share(t *testing.T, x *cgotorch.Exec, layer, cell any) {
 	for _, n := range nn.State(layer) {
 		tensors[n.Name[:len(n.Name)-len("_l0")]] = n.Tensor
 	}
-	if err := nn.Load(x, cell, tensors, nn.LoadOptions{}); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, nn.Load(x, cell, tensors, nn.LoadOptions{}))
 }
 
 // A state and the lengths go with their sequence, whatever the order of the lengths is.
@@ -170,17 +166,14 @@ func TestRecurrent_RefusesStates(t *testing.T) {
 				},
 			}
 			for want, call := range calls {
-				err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 					in := x.Ones(f, 2, 3, 2) // [L, N, in]
 					if batchFirst {
 						in = x.Transpose(in, 0, 1)
 					}
 					call(x, in, x.Ones(f, shape...))
-					return nil
 				})
-				if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "want [1 3 4]") {
-					t.Errorf("BatchFirst %v, state %v: %v, want %q and the shape", batchFirst, shape, err, want)
-				}
+				torchtest.WantError(t, err, nil, want, "want [1 3 4]")
 			}
 		}
 	}
@@ -206,60 +199,47 @@ func TestForward_WithoutWeights(t *testing.T) {
 			new(nn.MultiheadAttention).Attend(x, in, in, in, nn.AttentionMask{})
 		},
 	} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { call(x); return nil })
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) { call(x) }), nil, want)
 	}
 }
 
 // Keys and values belong together. LibTorch would read beyond the shorter of them.
 func TestMultiheadAttention_RefusesLengths(t *testing.T) {
 	for _, c := range [][3][]int64{{{1, 2, 4}, {1, 3, 4}, {1, 5, 4}}, {{1, 2, 4}, {1, 5, 4}, {1, 3, 4}}, {{3, 2, 4}, {1, 3, 4}, {1, 3, 4}}, {{1, 2, 4}, {1, 3, 4}, {2, 3, 4}}} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m := nn.NewMultiheadAttention(x, 4, 2, nn.AttentionOptions{})
 			defer nn.Close(m)
 			m.Attend(x, x.Ones(cgotorch.Float32, c[0]...), x.Ones(cgotorch.Float32, c[1]...), x.Ones(cgotorch.Float32, c[2]...), nn.AttentionMask{})
-			return nil
 		})
-		if err == nil || !strings.Contains(err.Error(), "one length of key and value") {
-			t.Errorf("%v: %v", c, err)
-		}
+		torchtest.WantError(t, err, nil, "one length of key and value")
 	}
 }
 
 // LibTorch would read before the indices.
 func TestEmbeddingBag_RefusesNegativeOffsets(t *testing.T) {
 	for _, indices := range [][]int64{{}, {1, 2}} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m := nn.NewEmbeddingBag(x, 3, 2, nn.EmbeddingBagOptions{Mode: "sum"})
 			defer nn.Close(m)
 			m.ForwardBags(x, cgotorch.FromSlice(x, indices), cgotorch.FromSlice(x, []int64{0, -5}), nil)
-			return nil
 		})
-		if err == nil || !strings.Contains(err.Error(), "an offset is -5") {
-			t.Errorf("%v: %v", indices, err)
-		}
+		torchtest.WantError(t, err, nil, "an offset is -5")
 	}
 }
 
 // An in-place sum does not write into the caller's input where Body returns that.
 func TestResidual_InPlace_KeepsInput(t *testing.T) {
 	for _, body := range []nn.Module{&nn.Dropout{P: 0.5, Eval: true}, nn.NewSequential(), &nn.Identity{}} {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			in := x.Ones(cgotorch.Float32, 2)
 			out := (&nn.Residual{Body: body, InPlace: true}).Forward(x, in)
 			if got, kept := cgotorch.ToSlice[float32](x, out), cgotorch.ToSlice[float32](x, in); got[0] != 2 || kept[0] != 1 {
 				t.Errorf("%T: the result is %v, the input afterwards %v", body, got, kept)
 			}
-			return nil
 		})
 	}
-	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		new(nn.Residual).Forward(x, x.Ones(cgotorch.Float32, 2))
-		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "Body is nil") {
-		t.Error(err)
-	}
+	torchtest.WantError(t, err, nil, "Body is nil")
 }

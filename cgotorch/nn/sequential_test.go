@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"maps"
 	"math"
 	"strings"
@@ -52,11 +53,9 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 // the bits of all gradients and state tensors.
 func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
 	t.Helper()
-	if err := cgotorch.Seed(3); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cgotorch.Seed(3))
 	seen := map[string][]byte{}
-	torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 		see := func(name string, v *cgotorch.Tensor) {
 			for _, f := range cgotorch.ToSlice[float32](x, x.To(v, cgotorch.Float32)) {
 				seen[name] = fmt.Appendf(seen[name], "%08x", math.Float32bits(f))
@@ -64,10 +63,7 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 		}
 		net := recomputing(x, segments, inner)
 		defer nn.Close(net)
-		sgd, err := optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: nn.Parameters(net)})
-		if err != nil {
-			return err
-		}
+		sgd := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: nn.Parameters(net)}))
 		defer sgd.Close()
 		forward := x
 		if autocast {
@@ -92,7 +88,6 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 			}
 		}
 		see("next random number", x.Randn(cgotorch.Float32, 1))
-		return nil
 	})
 	return seen
 }
@@ -134,7 +129,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 		}
 		const layers, bytes = 16, 4 * 8 * 64 * 64 * 4
 		peak := func(segments int) (most int64) {
-			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				var modules []nn.Module
 				for range layers {
 					modules = append(modules, nn.NewSequential(
@@ -145,13 +140,8 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 				defer nn.Close(net)
 				for range 2 { // the first step also allocates memory of libraries
 					in := x.Ones(cgotorch.Float32, 4, 8, 64, 64)
-					if err := d.ResetPeakMemory(); err != nil {
-						return err
-					}
-					before, err := d.Memory()
-					if err != nil {
-						return err
-					}
+					cgotorch.Check(d.ResetPeakMemory())
+					before := cgotorch.Must(d.Memory())
 					x.Tidy(func() *cgotorch.Tensor {
 						out := net.Forward(x, in)
 						loss := x.Sum(out)
@@ -159,15 +149,11 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 						x.Backward(loss)
 						return nil
 					})
-					after, err := d.Memory()
-					if err != nil {
-						return err
-					}
+					after := cgotorch.Must(d.Memory())
 					most = after.PeakAllocated - before.Allocated
 					in.Close()
 					nn.ZeroGrad(net)
 				}
-				return nil
 			})
 			return most
 		}
@@ -221,9 +207,7 @@ func TestSequential_Recompute_NothingToDo(t *testing.T) {
 func TestSequential_Recompute_Failure(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		weight := x.Ones(cgotorch.Float32, 2, 2)
-		if err := weight.SetRequiresGrad(true); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, weight.SetRequiresGrad(true))
 		linear := &nn.Linear{Weight: weight}
 		net := nn.NewSequential(linear)
 		net.Recompute = 1
@@ -269,9 +253,8 @@ func TestEmbeddingBag_EmptyBags(t *testing.T) {
 
 func TestFractionalMaxPool2d_NoSize(t *testing.T) {
 	for _, m := range []*nn.FractionalMaxPool2d{{Kernel: nn.Square(2)}, {Kernel: nn.Square(2), Output: nn.Size{0, 3}}, {Kernel: nn.Square(2), Ratio: [2]float64{0.5, 1}}} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m.Forward(x, x.Randn(cgotorch.Float32, 1, 2, 8, 8))
-			return nil
 		})
 		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "nn.FractionalMaxPool2d")
 	}

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -34,14 +35,9 @@ func TestSetFused_CapturedGraph(t *testing.T) {
 		"nn.BatchNorm2d":        {images, func(x *cgotorch.Exec) { images.Forward(x, batch) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, err := s.Capture(func(x *cgotorch.Exec) error { c.run(x); return nil }, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := cgotorch.Must(s.Capture(func(x *cgotorch.Exec) error { c.run(x); return nil }, 0))
 			defer g.Close()
-			if err := g.Launch(s); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, g.Launch(s))
 			nn.SetFused(c.module, false)
 			torchtest.WantError(t, g.Launch(s), cgotorch.ErrStale, "SetFused has changed "+name)
 		})

@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"strings"
 	"testing"
@@ -149,9 +150,7 @@ func TestState_UnnamedChildren(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		if err := nn.Check(m); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, nn.Check(m))
 	})
 }
 
@@ -268,9 +267,7 @@ func TestParameters_TiedOnce(t *testing.T) {
 			t.Errorf("%d parameters, want 4", got)
 		}
 		for range 2 {
-			if err := nn.Close(m); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, nn.Close(m))
 		}
 		if !l.Running.Closed() {
 			t.Error("a buffer is open after Close")
@@ -314,9 +311,7 @@ func TestZeroGrad(t *testing.T) {
 		if m.Weight.Grad() == nil || m.Bias.Grad() == nil {
 			t.Fatal("no gradient after Backward")
 		}
-		if err := nn.ZeroGrad(m); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, nn.ZeroGrad(m))
 		if m.Weight.Grad() != nil || m.Bias.Grad() != nil {
 			t.Error("a gradient after ZeroGrad")
 		}

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -56,9 +57,7 @@ func TestTo_Frozen(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := nn.NewLinear(x, 2, 1, nn.LinearOptions{})
 		defer nn.Close(m)
-		if err := m.Weight.SetRequiresGrad(false); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, m.Weight.SetRequiresGrad(false))
 		nn.To(x, m, nn.ToOptions{DType: cgotorch.Float64})
 		if m.Weight.RequiresGrad() || !m.Bias.RequiresGrad() {
 			t.Errorf("the weight, which was frozen, and the bias require a gradient: %v, %v", m.Weight.RequiresGrad(), m.Bias.RequiresGrad())

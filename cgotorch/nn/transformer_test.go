@@ -1,10 +1,9 @@
 package nn_test
 
 import (
-	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -153,9 +152,7 @@ func TestMultiheadAttention_SeesNoKey(t *testing.T) {
 						in := x.Randn(dtype, 2, 4, 6)
 						most := map[cgotorch.DType]float64{cgotorch.BFloat16: 0.1, cgotorch.Float16: 0.02}[dtype] + 1e-4
 						grads := func(out *cgotorch.Tensor) (all []*cgotorch.Tensor) {
-							if err := nn.ZeroGrad(m); err != nil {
-								t.Error(err)
-							}
+							must.Do(t, nn.ZeroGrad(m))
 							x.Backward(x.Sum(x.Square(out)))
 							for _, p := range nn.Parameters(m) {
 								all = append(all, x.Clone(p.Grad()))
@@ -235,16 +232,14 @@ func TestCheck_FindsDecoder(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		d := nn.NewTransformerDecoder(x, 4, 2, 1, nn.TransformerOptions{FeedForward: 4})
 		defer nn.Close(d)
-		if err := nn.Check(d); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, nn.Check(d))
 		torchtest.WantError(t, nn.Check(&struct{ decoder *nn.TransformerDecoder }{d}), cgotorch.ErrInvalidArgument, "decoder, an unexported")
 	})
 }
 
 // A mask of another shape or dtype is refused: it would hide other keys, or none.
 func TestMultiheadAttention_WrongMasks(t *testing.T) {
-	for name, mask := range map[string]func(x *cgotorch.Exec) nn.AttentionMask{
+	for _, mask := range map[string]func(x *cgotorch.Exec) nn.AttentionMask{
 		"padding of [S, N]": func(x *cgotorch.Exec) nn.AttentionMask {
 			return nn.AttentionMask{Padding: x.Zeros(cgotorch.Bool, 3, 2)}
 		},
@@ -258,16 +253,13 @@ func TestMultiheadAttention_WrongMasks(t *testing.T) {
 			return nn.AttentionMask{Hidden: x.Zeros(cgotorch.Int64, 3, 3)}
 		},
 	} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m := nn.NewMultiheadAttention(x, 8, 2, nn.AttentionOptions{})
 			defer nn.Close(m)
 			in := x.Randn(cgotorch.Float32, 2, 3, 8)
 			m.Attend(x, in, in, in, mask(x))
-			return nil
 		})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "AttentionMask") {
-			t.Errorf("%s: got %v", name, err)
-		}
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "AttentionMask")
 	}
 }
 

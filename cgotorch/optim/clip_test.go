@@ -12,7 +12,7 @@ import (
 )
 
 func TestClipGradNorm(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p, none := param(x, 0, 0), x.Zeros(cgotorch.Float32, 2)
 		half := x.To(param(x, 0), cgotorch.BFloat16) // so the common norm spans two dtypes
 		for _, c := range []struct {
@@ -41,19 +41,15 @@ func TestClipGradNorm(t *testing.T) {
 		if got := x.Item(ClipGradNorm(x, []*cgotorch.Tensor{none}, 1)); got != 0 {
 			t.Errorf("norm of no gradients is %v", got)
 		}
-		return nil
 	})
 }
 
 func TestClipGradNorm_Refuses(t *testing.T) {
 	for _, limit := range []float64{-1, math.NaN()} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			ClipGradNorm(x, []*cgotorch.Tensor{param(x, 1)}, limit)
-			return nil
 		})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "a largest norm of") {
-			t.Errorf("largest norm %v: %v", limit, err)
-		}
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "a largest norm of")
 	}
 }
 
@@ -63,13 +59,12 @@ func TestClip_RefusesParameters(t *testing.T) {
 		"ClipGradNorm":  func(x *cgotorch.Exec, params []*cgotorch.Tensor) { ClipGradNorm(x, params, 1) },
 		"ClipGradValue": func(x *cgotorch.Exec, params []*cgotorch.Tensor) { ClipGradValue(x, params, 1) },
 	} {
-		closed := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		closed := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			p := param(x, 1)
 			p.Close()
 			clip(x, []*cgotorch.Tensor{param(x, 1), p})
-			return nil
 		})
-		none := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { clip(x, []*cgotorch.Tensor{nil}); return nil })
+		none := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) { clip(x, []*cgotorch.Tensor{nil}) })
 		if !errors.Is(closed, cgotorch.ErrClosed) || !strings.Contains(closed.Error(), name) || !strings.Contains(closed.Error(), "parameter 1") {
 			t.Errorf("closed: %v", closed)
 		}
@@ -80,26 +75,20 @@ func TestClip_RefusesParameters(t *testing.T) {
 }
 
 func TestClipGradValue(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p, half, none := param(x, 1, 1, 1), x.To(param(x, 1), cgotorch.BFloat16), x.Zeros(cgotorch.Float32)
-		if err := p.SetGrad(cgotorch.FromSlice(x, []float32{-3, 0.5, 2})); err != nil {
-			return err
-		}
+		cgotorch.Check(p.SetGrad(cgotorch.FromSlice(x, []float32{-3, 0.5, 2})))
 		setGrad(x, half, -2)
 		ClipGradValue(x, []*cgotorch.Tensor{p, none, half}, 0.75)
 		if got := append(values(x, p.Grad()), values(x, half.Grad())...); !slices.Equal(got, []float32{-0.75, 0.5, 0.75, -0.75}) {
 			t.Errorf("clipped to %v", got)
 		}
-		return nil
 	})
 	for _, limit := range []float64{-1, math.NaN()} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			ClipGradValue(x, []*cgotorch.Tensor{param(x, 1)}, limit)
-			return nil
 		})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "a limit of") {
-			t.Errorf("limit %v: %v", limit, err)
-		}
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "a limit of")
 	}
 }
 
@@ -138,14 +127,12 @@ type clipGrad struct {
 func TestClipGradNorm_Dtypes(t *testing.T) {
 	for _, c := range clipCases {
 		t.Run(c.name, func(t *testing.T) {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				var params []*cgotorch.Tensor
 				squares, want := 0.0, cgotorch.Float32
 				for _, g := range c.grads {
 					p := x.Zeros(g.dtype, g.count)
-					if err := p.SetGrad(x.Full(g.dtype, g.value, g.count)); err != nil {
-						return err
-					}
+					cgotorch.Check(p.SetGrad(x.Full(g.dtype, g.value, g.count)))
 					params, squares = append(params, p), squares+float64(g.count)*g.value*g.value
 					if g.dtype == cgotorch.Float64 {
 						want = g.dtype
@@ -166,7 +153,6 @@ func TestClipGradNorm_Dtypes(t *testing.T) {
 						}
 					}
 				}
-				return nil
 			})
 		})
 	}
@@ -176,7 +162,7 @@ func TestClipGradNorm_Dtypes(t *testing.T) {
 func TestClipGradNorm_NotFinite(t *testing.T) {
 	for _, dtype := range []cgotorch.DType{cgotorch.Float16, cgotorch.BFloat16, cgotorch.Float32, cgotorch.Float64} {
 		for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				a, b := x.Zeros(dtype, 2), x.Zeros(dtype, 3)
 				setGrad(x, a, bad)
 				setGrad(x, b, 1)
@@ -186,17 +172,15 @@ func TestClipGradNorm_NotFinite(t *testing.T) {
 						t.Errorf("%v, %v: a gradient is %v", dtype, bad, got)
 					}
 				}
-				return nil
 			})
 		}
 	}
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := x.Zeros(cgotorch.Float32, 400)
 		setGrad(x, p, 1e20) // finite, but float32 does not hold the squares
 		if norm := x.Item(ClipGradNorm(x, []*cgotorch.Tensor{p}, 1)); !math.IsInf(norm, 1) || !math.IsNaN(float64(values(x, p.Grad())[0])) {
 			t.Errorf("the norm is %v, the gradient %v", norm, values(x, p.Grad())[0])
 		}
-		return nil
 	})
 }
 
@@ -204,7 +188,7 @@ func TestClipGradNorm_NotFinite(t *testing.T) {
 func TestClipGradValue_Dtypes(t *testing.T) {
 	for _, dtype := range []cgotorch.DType{cgotorch.Float16, cgotorch.BFloat16, cgotorch.Float32, cgotorch.Float64} {
 		for _, limit := range []float64{0, 1e-30, 0.5, 60000, 1e5, 1e39, 1e300, math.Inf(1)} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				p := x.Zeros(dtype, 3)
 				setGrad(x, p, 30000)
 				ClipGradValue(x, []*cgotorch.Tensor{p}, limit)
@@ -212,7 +196,6 @@ func TestClipGradValue_Dtypes(t *testing.T) {
 				if got := values(x, p.Grad())[1]; math.Abs(float64(got)-want) > 1e-2*want+0x1p-24 {
 					t.Errorf("%v, limit %v: got %v, want %v", dtype, limit, got, want)
 				}
-				return nil
 			})
 		}
 	}

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -36,21 +37,13 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 			setGrad(x, p, 1)
 		}
 		for _, foreach := range []bool{false, true} {
-			sgd, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Foreach: foreach}, Group{Params: params})
-			if err != nil {
-				return err
-			}
-			adam, err := NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, Group{Params: params})
-			if err != nil {
-				return err
-			}
+			sgd := cgotorch.Must(NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Foreach: foreach}, Group{Params: params}))
+			adam := cgotorch.Must(NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, Group{Params: params}))
 			optimizers = append(optimizers, sgd, adam)
 		}
 		return run(x, 1).Close() // the first run loads kernels and allocates memory, which may wait
 	})
-	if err := stream.Synchronize(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stream.Synchronize())
 	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 		before := run(x, 100) // the work of the device takes a second or more
 		for _, o := range optimizers {

@@ -11,15 +11,10 @@ import (
 )
 
 func TestEMA(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		params := []*cgotorch.Tensor{param(x, 1, 2), x.Ones(cgotorch.BFloat16, 3), param(x, 4), x.Ones(cgotorch.Float64)}
-		if err := params[0].SetRequiresGrad(true); err != nil {
-			return err
-		}
-		e, err := NewEMA(x, params, 0.75)
-		if err != nil {
-			return err
-		}
+		cgotorch.Check(params[0].SetRequiresGrad(true))
+		e := cgotorch.Must(NewEMA(x, params, 0.75))
 		defer e.Close()
 		y := x.NoGrad()
 		for range 2 {
@@ -48,18 +43,14 @@ func TestEMA(t *testing.T) {
 				}
 			}
 		}
-		return nil
 	})
 }
 
 // Averages of bfloat16 parameters add up changes that are too small for bfloat16.
 func TestEMA_BFloat16(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := x.Ones(cgotorch.BFloat16, 2)
-		e, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.999)
-		if err != nil {
-			return err
-		}
+		e := cgotorch.Must(NewEMA(x, []*cgotorch.Tensor{p}, 0.999))
 		defer e.Close()
 		x.FillInPlace(p, 2)
 		for range 1000 {
@@ -68,40 +59,29 @@ func TestEMA_BFloat16(t *testing.T) {
 		if got, want := float64(values(x, e.Averages()[0])[0]), 2-math.Pow(0.999, 1000); math.Abs(got-want) > 1e-4 {
 			t.Errorf("the average is %v, want %v", got, want)
 		}
-		return nil
 	})
 }
 
 func TestEMA_Restore(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := param(x, 1, 2)
-		e, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.5)
-		if err != nil {
-			return err
-		}
+		e := cgotorch.Must(NewEMA(x, []*cgotorch.Tensor{p}, 0.5))
 		defer e.Close()
-		if err := e.Restore(x, []*cgotorch.Tensor{x.Full(cgotorch.BFloat16, 3, 2)}); err != nil {
-			return err
-		}
+		cgotorch.Check(e.Restore(x, []*cgotorch.Tensor{x.Full(cgotorch.BFloat16, 3, 2)}))
 		e.Update(x)
 		if got := values(x, e.Averages()[0]); got[0] != 2 || got[1] != 2.5 {
 			t.Errorf("the average is %v, want [2 2.5]", got)
 		}
 		for _, averages := range [][]*cgotorch.Tensor{nil, {nil}, {x.Zeros(cgotorch.Float32, 3)}} {
-			if err := e.Restore(x, averages); !errors.Is(err, cgotorch.ErrInvalidArgument) {
-				t.Errorf("%v: %v", averages, err)
-			}
+			torchtest.WantError(t, e.Restore(x, averages), cgotorch.ErrInvalidArgument)
 		}
 		e.Close()
-		if err := e.Restore(x, nil); !errors.Is(err, cgotorch.ErrClosed) {
-			t.Errorf("closed: %v", err)
-		}
-		return nil
+		torchtest.WantError(t, e.Restore(x, nil), cgotorch.ErrClosed)
 	})
 }
 
 func TestEMA_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := []*cgotorch.Tensor{param(x, 1)}
 		closed := param(x, 1)
 		closed.Close()
@@ -118,9 +98,8 @@ func TestEMA_Refuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		return nil
 	})
-	for what, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		spoil func(x *cgotorch.Exec, e *EMA)
 		is    error
 		want  string
@@ -129,18 +108,12 @@ func TestEMA_Refuses(t *testing.T) {
 		"closed":           {func(x *cgotorch.Exec, e *EMA) { e.Swap(x); e.Close() }, cgotorch.ErrClosed, "the averages: closed"},
 		"closed parameter": {func(x *cgotorch.Exec, e *EMA) { e.params[0].Close() }, cgotorch.ErrClosed, "parameter 0: closed"},
 	} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-			e, err := NewEMA(x, []*cgotorch.Tensor{param(x, 1)}, 0.9)
-			if err != nil {
-				return err
-			}
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			e := cgotorch.Must(NewEMA(x, []*cgotorch.Tensor{param(x, 1)}, 0.9))
 			defer e.Close()
 			c.spoil(x, e)
 			e.Update(x)
-			return nil
 		})
-		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "ema_test.go:") {
-			t.Errorf("%s: %v, want %q", what, err, c.want)
-		}
+		torchtest.WantError(t, err, c.is, c.want, "ema_test.go:")
 	}
 }

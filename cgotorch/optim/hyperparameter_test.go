@@ -13,7 +13,7 @@ import (
 )
 
 func TestSet_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		group := Group{Params: []*cgotorch.Tensor{param(x, 1)}}
 		sgd, _ := NewSGD(SGDOptions{Momentum: 0.9}, group)
 		plain, _ := NewSGD(SGDOptions{}, group)
@@ -42,33 +42,25 @@ func TestSet_Refuses(t *testing.T) {
 				t.Errorf("got %v, want %q", c.err, c.want)
 			}
 		}
-		return nil
 	})
 }
 
 // SetGroupLR changes the steps of one group alone. The learning rate goes with the state, and 0 is
 // one.
 func TestSetGroupLR(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		params := []*cgotorch.Tensor{param(x, 1), param(x, 1), param(x, 1)}
 		fresh := func() *Optimizer {
-			o, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: params[:1]}, Group{Params: params[1:2], LR: 0.25}, Group{Params: params[2:]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := cgotorch.Must(NewSGD(SGDOptions{LR: 0.5}, Group{Params: params[:1]}, Group{Params: params[1:2], LR: 0.25}, Group{Params: params[2:]}))
 			return o
 		}
 		o := fresh()
 		defer o.Close()
-		if err := errors.Join(o.SetGroupLR(1, 0.125), o.SetGroupLR(2, 0)); err != nil {
-			return err
-		}
+		cgotorch.Check(errors.Join(o.SetGroupLR(1, 0.125), o.SetGroupLR(2, 0)))
 		o.SetScale(0.5)
 		other := fresh()
 		defer other.Close()
-		if err := errors.Join(other.SetGroupLR(0, 7), other.Restore(x, o.State(x))); err != nil {
-			return err
-		}
+		cgotorch.Check(errors.Join(other.SetGroupLR(0, 7), other.Restore(x, o.State(x))))
 		for _, o := range []*Optimizer{o, other} {
 			if o.LR(0) != 0.25 || o.LR(1) != 0.0625 || o.LR(2) != 0 {
 				t.Errorf("the learning rates are %v, %v and %v", o.LR(0), o.LR(1), o.LR(2))
@@ -83,7 +75,6 @@ func TestSetGroupLR(t *testing.T) {
 				t.Errorf("parameter %d is %v, want %v", i, got, want)
 			}
 		}
-		return nil
 	})
 }
 
@@ -170,19 +161,12 @@ func TestSet(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for name, c := range changes(foreach) {
 			t.Run(fmt.Sprintf("%s, foreach %v", name, foreach), func(t *testing.T) {
-				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-					got, err := c.train(t, x, false)
-					if err != nil {
-						return err
-					}
-					want, err := c.train(t, x, true)
-					if err != nil {
-						return err
-					}
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+					got := cgotorch.Must(c.train(t, x, false))
+					want := cgotorch.Must(c.train(t, x, true))
 					if !slices.Equal(got, want) {
 						t.Errorf("%v, want %v", got, want)
 					}
-					return nil
 				})
 			})
 		}

@@ -2,6 +2,7 @@ package optim
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"slices"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 func TestNew_RefusesOptionsOfListRules(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		g := Group{Params: []*cgotorch.Tensor{param(x, 1, 2)}}
 		high := cgotorch.Set([2]float64{0.9, 1})
 		for _, c := range []struct {
@@ -39,36 +40,26 @@ func TestNew_RefusesOptionsOfListRules(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		return nil
 	})
 }
 
 // Of a rule on lists, nothing but learning rate and weight decay can be changed. The device cannot
 // skip its steps of parameters of 16 bits, and such steps cannot be captured.
 func TestListRule_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		o, err := NewRMSprop(RMSpropOptions{Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
-		if err != nil {
-			return err
-		}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		o := cgotorch.Must(NewRMSprop(RMSpropOptions{Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{param(x, 1)}}))
 		defer o.Close()
 		if o.LR(0) != 0.01 {
 			t.Errorf("the learning rate is %v, want 0.01", o.LR(0))
 		}
 		for _, err := range []error{o.SetMomentum(0.5), o.SetBetas(0.5, 0.5)} {
-			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "rmsprop: only SGD, Adam and AdamW") {
-				t.Errorf("got %v", err)
-			}
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "rmsprop: only SGD, Adam and AdamW")
 		}
-		half, err := NewRMSprop(RMSpropOptions{}, Group{Params: []*cgotorch.Tensor{x.Ones(cgotorch.BFloat16, 2)}})
-		if err != nil {
-			return err
-		}
+		half := cgotorch.Must(NewRMSprop(RMSpropOptions{}, Group{Params: []*cgotorch.Tensor{x.Ones(cgotorch.BFloat16, 2)}}))
 		defer half.Close()
 		if why := half.unskippable() + half.uncapturable(); strings.Count(why, "set MasterWeights") != 2 {
 			t.Errorf("a step of bfloat16 can be captured, or skipped: %q", why)
 		}
-		return nil
 	})
 }
 
@@ -106,19 +97,13 @@ var listRules = map[string]func(masters bool, g ...Group) (*Optimizer, error){
 // With the coefficients 1, 0 and 0 the iteration of Muon leaves the gradient as it is, with the
 // norm 1.
 func TestMuon_Coefficients(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := x.Zeros(cgotorch.Float32, 2, 2)
-		o, err := NewMuon(MuonOptions{LR: 1, Momentum: cgotorch.Set(0.0), NoNesterov: true, NoWeightDecay: true, Coefficients: cgotorch.Set([3]float64{1, 0, 0})}, Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			return err
-		}
+		o := cgotorch.Must(NewMuon(MuonOptions{LR: 1, Momentum: cgotorch.Set(0.0), NoNesterov: true, NoWeightDecay: true, Coefficients: cgotorch.Set([3]float64{1, 0, 0})}, Group{Params: []*cgotorch.Tensor{p}}))
 		defer o.Close()
-		if err := p.SetGrad(cgotorch.FromSlice(x, []float32{3, 4, 0, 0}, 2, 2)); err != nil {
-			return err
-		}
+		cgotorch.Check(p.SetGrad(cgotorch.FromSlice(x, []float32{3, 4, 0, 0}, 2, 2)))
 		o.Step(x)
 		torchtest.Equal(t, x, x.Round(x.MulScalar(p, 100)), []float32{-60, -80, 0, 0}, 2, 2)
-		return nil
 	})
 }
 
@@ -131,16 +116,13 @@ func TestListRule_TwoForms(t *testing.T) {
 			dtype cgotorch.DType
 			limit float64
 		}{{cgotorch.Float64, 1e-7}, {cgotorch.Float32, 1e-5}, {cgotorch.BFloat16, 0.01}} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				train := func(onDevice func(step int) bool) (got []float64, counts []int64) {
 					var params []*cgotorch.Tensor
 					for i := range 2 {
 						params = append(params, x.To(x.Reshape(x.Sin(x.Arange(cgotorch.Float64, i, i+12, nil)), 3, 4), c.dtype))
 					}
-					o, err := new(c.dtype == cgotorch.BFloat16, Group{Params: params})
-					if err != nil {
-						t.Fatal(err)
-					}
+					o := cgotorch.Must(new(c.dtype == cgotorch.BFloat16, Group{Params: params}))
 					defer o.Close()
 					for step := range steps {
 						for i, p := range params {
@@ -148,9 +130,7 @@ func TestListRule_TwoForms(t *testing.T) {
 							if i == 0 || step%3 != 1 {
 								grad = x.To(x.Reshape(x.Cos(x.Arange(cgotorch.Float64, step, step+12, nil)), 3, 4), c.dtype)
 							}
-							if err := p.SetGrad(grad); err != nil {
-								t.Fatal(err)
-							}
+							must.Do(t, p.SetGrad(grad))
 						}
 						o.onDevice = onDevice(step)
 						o.SetScale(1 / float64(1+step))
@@ -181,7 +161,6 @@ func TestListRule_TwoForms(t *testing.T) {
 						}
 					}
 				}
-				return nil
 			})
 		}
 	}
@@ -192,18 +171,12 @@ func TestListRule_TwoForms(t *testing.T) {
 func TestListRule_Skips(t *testing.T) {
 	for name, new := range listRules {
 		for _, unscale := range []bool{false, true} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				train := func(bad ...int) (got []float32, counts []int64) {
 					p := x.Reshape(x.Sin(x.Arange(cgotorch.Float32, 0, 12, nil)), 3, 4)
-					o, err := new(false, Group{Params: []*cgotorch.Tensor{p}})
-					if err != nil {
-						t.Fatal(err)
-					}
+					o := cgotorch.Must(new(false, Group{Params: []*cgotorch.Tensor{p}}))
 					defer o.Close()
-					s, err := NewScaler(x, ScalerOptions{InitScale: 1 << 40})
-					if err != nil {
-						t.Fatal(err)
-					}
+					s := cgotorch.Must(NewScaler(x, ScalerOptions{InitScale: 1 << 40}))
 					defer s.Close()
 					for step, number := 0, 0.0; step < 8+len(bad); step++ {
 						scale := s.State(x).Scale
@@ -213,9 +186,7 @@ func TestListRule_Skips(t *testing.T) {
 							number++
 						}
 						grad := x.Reshape(x.Cos(x.AddScalar(x.Arange(cgotorch.Float32, 0, 12, nil), number)), 3, 4)
-						if err := p.SetGrad(x.MulScalar(grad, scale)); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, p.SetGrad(x.MulScalar(grad, scale)))
 						if unscale {
 							s.Unscale(x, o)
 						}
@@ -233,7 +204,6 @@ func TestListRule_Skips(t *testing.T) {
 				if !slices.Equal(got, want) || !slices.Equal(gotSteps, steps) || steps[0] != 8 {
 					t.Errorf("%s: %d steps lead to %v, want %d to %v", name, gotSteps, got, steps, want)
 				}
-				return nil
 			})
 		}
 	}
@@ -245,17 +215,14 @@ func TestLBFGS_LossFailsOnce(t *testing.T) {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	var p *cgotorch.Tensor
 	var o *LBFGS
-	err := stream.Do(func(x *cgotorch.Exec) (err error) {
+	must.Do(t, stream.Do(func(x *cgotorch.Exec) (err error) {
 		p = x.Keep(cgotorch.FromSlice(x, []float32{3, -2}))
 		if err := p.SetRequiresGrad(true); err != nil {
 			return err
 		}
 		o, err = NewLBFGS(LBFGSOptions{Iterations: 3, LR: 0.1}, []*cgotorch.Tensor{p})
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer p.Close()
 	defer o.Close()
 	calls, failAt := 0, 2
@@ -271,16 +238,12 @@ func TestLBFGS_LossFailsOnce(t *testing.T) {
 			return nil
 		})
 	}
-	if err := step(); !errors.Is(err, failed) {
-		t.Errorf("the first step: %v", err)
-	}
+	torchtest.WantError(t, step(), failed)
 	if s := o.State(); s.Iterations > 0 && (s.Direction == nil || s.Gradient == nil) {
 		t.Errorf("the state after it: %+v", s)
 	}
 	for range 20 {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, step())
 	}
 	_ = stream.Do(func(x *cgotorch.Exec) error {
 		if loss := x.Item(x.Sum(x.Square(p))); loss > 0.1 {
@@ -310,19 +273,12 @@ func TestLBFGS_Refuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		o, err := NewLBFGS(LBFGSOptions{}, []*cgotorch.Tensor{p})
-		if err != nil {
-			return err
-		}
+		o := cgotorch.Must(NewLBFGS(LBFGSOptions{}, []*cgotorch.Tensor{p}))
 		for _, s := range []LBFGSState{{Iterations: 1}, {Iterations: -1}, {Ro: []float64{1}}, {Y: []*cgotorch.Tensor{x.Zeros(cgotorch.Float32, 3)}}} {
-			if err := o.Restore(x, s); !errors.Is(err, cgotorch.ErrInvalidArgument) {
-				t.Errorf("Restore of %+v: got %v", s, err)
-			}
+			torchtest.WantError(t, o.Restore(x, s), cgotorch.ErrInvalidArgument)
 		}
 		o.Close()
-		if err := o.Restore(x, LBFGSState{}); !errors.Is(err, cgotorch.ErrClosed) {
-			t.Errorf("after Close: got %v", err)
-		}
+		torchtest.WantError(t, o.Restore(x, LBFGSState{}), cgotorch.ErrClosed)
 		return o.Close()
 	})
 }
@@ -337,10 +293,7 @@ func TestPlateau_Refuses(t *testing.T) {
 
 // A metric that is not a number is no progress, also as the first one.
 func TestPlateau_NotANumber(t *testing.T) {
-	p, err := NewPlateau(PlateauOptions{Patience: cgotorch.Set(1), Factor: 0.5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := cgotorch.Must(NewPlateau(PlateauOptions{Patience: cgotorch.Set(1), Factor: 0.5}))
 	for i, c := range []struct{ metric, want float64 }{{math.NaN(), 1}, {math.Inf(1), 0.5}, {3, 0.5}, {2, 0.5}, {math.NaN(), 0.5}, {2, 0.25}} {
 		if got := p.Update(c.metric); got != c.want {
 			t.Errorf("update %d: %v, want %v", i, got, c.want)

@@ -23,9 +23,7 @@ var masterRules = map[string]func(foreach bool, masters bool, g Group) (*Optimiz
 // trainTo does steps with the gradient p - target, rounded to p's dtype.
 func trainTo(x *cgotorch.Exec, o *Optimizer, p, target *cgotorch.Tensor, steps int) error {
 	for range steps {
-		if err := p.SetGrad(x.To(x.Sub(x.To(p, cgotorch.Float32), target), p.DType())); err != nil {
-			return err
-		}
+		cgotorch.Check(p.SetGrad(x.To(x.Sub(x.To(p, cgotorch.Float32), target), p.DType())))
 		o.Step(x)
 	}
 	return nil
@@ -65,14 +63,8 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					with, err := train(dtype, true)
-					if err != nil {
-						return err
-					}
-					without, err := train(dtype, false)
-					if err != nil {
-						return err
-					}
+					with := cgotorch.Must(train(dtype, true))
+					without := cgotorch.Must(train(dtype, false))
 					near, far := largestDifference(x, with, want), largestDifference(x, without, want)
 					// The values are below 2, so one rounding is at most epsilon. Gradients are
 					// rounded too, so the limit is 2*epsilon.
@@ -88,13 +80,10 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 
 // Changes that are too small for a bfloat16 add up in the master.
 func TestMasterWeights_SmallSteps(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := x.Ones(cgotorch.BFloat16, 3)
 		setGrad(x, p, 1)
-		o, err := NewSGD(SGDOptions{LR: 1.0 / 1024, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			return err
-		}
+		o := cgotorch.Must(NewSGD(SGDOptions{LR: 1.0 / 1024, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}}))
 		defer o.Close()
 		for range 256 {
 			o.Step(x)
@@ -115,7 +104,6 @@ func TestMasterWeights_SmallSteps(t *testing.T) {
 		if got := values(x, p)[0]; got != 1.75 {
 			t.Errorf("after ResetMasters, 256 steps from 2 lead to %v", got)
 		}
-		return nil
 	})
 }
 
@@ -123,65 +111,43 @@ func TestMasterWeights_SmallSteps(t *testing.T) {
 // continues from a state without masters, it begins from the parameters.
 func TestMasterWeights_Restore(t *testing.T) {
 	for name, new := range masterRules {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			target := x.Linspace(cgotorch.Float32, 0.5, 1, 10)
 			p := x.Ones(cgotorch.BFloat16, 10)
-			first, err := new(false, true, Group{Params: []*cgotorch.Tensor{p}})
-			if err != nil {
-				return err
-			}
+			first := cgotorch.Must(new(false, true, Group{Params: []*cgotorch.Tensor{p}}))
 			defer first.Close()
-			if err := trainTo(x, first, p, target, 7); err != nil {
-				return err
-			}
+			cgotorch.Check(trainTo(x, first, p, target, 7))
 			state := first.State(x)
 			if last := state.Tensors[len(state.Tensors)-1]; last.Name != "master" || last.Tensor.DType() != cgotorch.Float32 || last.Param != 0 {
 				t.Errorf("%s: the last tensor is %+v", name, last)
 			}
 			q := x.Clone(p)
-			second, err := new(false, true, Group{Params: []*cgotorch.Tensor{q}})
-			if err != nil {
-				return err
-			}
+			second := cgotorch.Must(new(false, true, Group{Params: []*cgotorch.Tensor{q}}))
 			defer second.Close()
-			if err := second.Restore(x, state); err != nil {
-				return err
-			}
-			if err := trainTo(x, first, p, target, 5); err != nil {
-				return err
-			}
-			if err := trainTo(x, second, q, target, 5); err != nil {
-				return err
-			}
+			cgotorch.Check(second.Restore(x, state))
+			cgotorch.Check(trainTo(x, first, p, target, 5))
+			cgotorch.Check(trainTo(x, second, q, target, 5))
 			if !x.Equal(p, q) || !x.Equal(first.parameters[0].master, second.parameters[0].master) {
 				t.Errorf("%s: differs after Restore", name)
 			}
 
 			old := first.State(x)
 			old.Tensors = old.Tensors[:len(old.Tensors)-1]
-			if err := second.Restore(x, old); err != nil {
-				return err
-			}
+			cgotorch.Check(second.Restore(x, old))
 			if n := len(second.State(x).Tensors); n != len(old.Tensors) {
 				t.Errorf("%s: %d tensors where the master is still to be made, want %d", name, n, len(old.Tensors))
 			}
 			x.FillInPlace(q, 1.5) // the parameter changes after Restore, as when a program loads the optimizer before the model
-			if err := trainTo(x, second, q, target, 1); err != nil {
-				return err
-			}
+			cgotorch.Check(trainTo(x, second, q, target, 1))
 			if got := values(x, second.parameters[0].master)[0]; math.Abs(float64(got)-1.5) > 0.2 {
 				t.Errorf("%s: the master is %v, want about the parameter's 1.5", name, got)
 			}
 
-			none, err := new(false, false, Group{Params: []*cgotorch.Tensor{x.Clone(p)}})
-			if err != nil {
-				return err
-			}
+			none := cgotorch.Must(new(false, false, Group{Params: []*cgotorch.Tensor{x.Clone(p)}}))
 			defer none.Close()
 			if err := none.Restore(x, state); err == nil {
 				t.Errorf("%s: masters were restored by an optimizer that keeps none", name)
 			}
-			return nil
 		})
 	}
 }

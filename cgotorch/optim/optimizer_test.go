@@ -2,6 +2,7 @@ package optim
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"slices"
 	"strings"
@@ -34,14 +35,12 @@ func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
 // resultOfOperator returns a tensor that depends on a leaf, so that no gradient is kept for it.
 func resultOfOperator(t *testing.T, x *cgotorch.Exec) *cgotorch.Tensor {
 	leaf := x.Ones(cgotorch.Float32, 2)
-	if err := leaf.SetRequiresGrad(true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, leaf.SetRequiresGrad(true))
 	return x.Exp(leaf)
 }
 
 func TestNew_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := param(x, 1)
 		closed := param(x, 1)
 		closed.Close()
@@ -85,12 +84,11 @@ func TestNew_Refuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		return nil
 	})
 }
 
 func TestStep_Defaults(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := param(x, 1)
 		for _, c := range []struct {
 			new  func() (*Optimizer, error)
@@ -101,10 +99,7 @@ func TestStep_Defaults(t *testing.T) {
 			{func() (*Optimizer, error) { return NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 0.999},
 			{func() (*Optimizer, error) { return NewAdamW(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 1 - 1e-3 - 1e-5},
 		} {
-			opt, err := c.new()
-			if err != nil {
-				return err
-			}
+			opt := cgotorch.Must(c.new())
 			x.FillInPlace(p, 1)
 			opt.Step(x)
 			if got := values(x, p)[0]; opt.LR(0) != c.lr || math.Abs(float64(got-c.want)) > 1e-7 {
@@ -112,51 +107,39 @@ func TestStep_Defaults(t *testing.T) {
 			}
 			opt.Close()
 		}
-		return nil
 	})
 }
 
 // A step and a swap count as writes. So a cast of a weight from before is not taken for it, and a
 // backward that needs the old weight fails.
 func TestStep_Version(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
-			for _, foreach := range []bool{false, true} {
-				for _, masters := range []bool{false, true} {
-					p := param(x, 1, 2)
-					if masters {
-						p = x.Detach(x.To(p, cgotorch.BFloat16))
-						if err := p.SetRequiresGrad(true); err != nil {
-							return err
-						}
-						setGrad(x, p, 1)
-					}
-					opt, err := NewAdamW(AdamOptions{Foreach: foreach, MasterWeights: masters}, Group{Params: []*cgotorch.Tensor{p}})
-					if err != nil {
-						return err
-					}
-					before := inside.Core.Version(p)
-					opt.Step(x)
-					if inside.Core.Version(p) == before {
-						t.Errorf("foreach %v, masters %v: a step is no write", foreach, masters)
-					}
-					opt.Close()
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		for _, foreach := range []bool{false, true} {
+			for _, masters := range []bool{false, true} {
+				p := param(x, 1, 2)
+				if masters {
+					p = x.Detach(x.To(p, cgotorch.BFloat16))
+					cgotorch.Check(p.SetRequiresGrad(true))
+					setGrad(x, p, 1)
 				}
-			}
-			p := param(x, 1, 2)
-			ema, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.9)
-			if err != nil {
-				return err
-			}
-			defer ema.Close()
-			for range 2 {
+				opt := cgotorch.Must(NewAdamW(AdamOptions{Foreach: foreach, MasterWeights: masters}, Group{Params: []*cgotorch.Tensor{p}}))
 				before := inside.Core.Version(p)
-				if ema.Swap(x); inside.Core.Version(p) == before {
-					t.Error("a swap is no write")
+				opt.Step(x)
+				if inside.Core.Version(p) == before {
+					t.Errorf("foreach %v, masters %v: a step is no write", foreach, masters)
 				}
+				opt.Close()
 			}
-			return nil
-		})
+		}
+		p := param(x, 1, 2)
+		ema := cgotorch.Must(NewEMA(x, []*cgotorch.Tensor{p}, 0.9))
+		defer ema.Close()
+		for range 2 {
+			before := inside.Core.Version(p)
+			if ema.Swap(x); inside.Core.Version(p) == before {
+				t.Error("a swap is no write")
+			}
+		}
 	})
 }
 
@@ -168,26 +151,20 @@ func TestStep_Gaps(t *testing.T) {
 		"lion":  func(g Group) (*Optimizer, error) { return NewLion(AdamOptions{LR: 0.5}, g) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				all := x.Ones(cgotorch.Float32, 4, 10)
 				p, dense := x.Detach(x.Narrow(all, 1, 0, 3)), x.Ones(cgotorch.Float32, 4, 3)
 				for _, each := range []*cgotorch.Tensor{p, dense} {
-					if err := each.SetRequiresGrad(true); err != nil {
-						return err
-					}
+					cgotorch.Check(each.SetRequiresGrad(true))
 					setGrad(x, each, 1)
 				}
-				opt, err := rule(Group{Params: []*cgotorch.Tensor{p, dense}})
-				if err != nil {
-					return err
-				}
+				opt := cgotorch.Must(rule(Group{Params: []*cgotorch.Tensor{p, dense}}))
 				defer opt.Close()
 				opt.Step(x)
 				opt.Step(x)
 				if !x.Equal(p, dense) || x.Item(x.Sum(x.Narrow(all, 1, 3, 7))) != 28 {
 					t.Errorf("%s, want %s in three columns", x.Format(all), x.Format(dense))
 				}
-				return nil
 			})
 		})
 	}
@@ -223,7 +200,7 @@ func TestStep_EveryDType(t *testing.T) {
 	tolerances := map[cgotorch.DType]float64{cgotorch.Float64: 1e-12, cgotorch.Float32: 1e-5, cgotorch.Float16: 0.005, cgotorch.BFloat16: 0.03}
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		for name, new := range rules {
-			torchtest.Do(t, device, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, device, func(x *cgotorch.Exec) {
 				var starts, grads []*cgotorch.Tensor
 				for _, n := range []int64{1, 15, 16, 17, 33, 1000, 70_001} {
 					starts = append(starts, x.Rand(cgotorch.Float64, n))
@@ -252,16 +229,10 @@ func TestStep_EveryDType(t *testing.T) {
 					}
 					return params, nil
 				}
-				want, err := train(true, cgotorch.Float64)
-				if err != nil {
-					return err
-				}
+				want := cgotorch.Must(train(true, cgotorch.Float64))
 				for dtype, tolerance := range tolerances {
 					for _, foreach := range []bool{false, true} {
-						got, err := train(foreach, dtype)
-						if err != nil {
-							return err
-						}
+						got := cgotorch.Must(train(foreach, dtype))
 						for i := range got {
 							if d := x.Item(x.Max(x.Abs(x.Sub(x.To(got[i], cgotorch.Float64), want[i])))); !(d <= tolerance) {
 								t.Errorf("%s on %v, foreach %v, %v: off by %v", name, device, foreach, got[i], d)
@@ -269,20 +240,16 @@ func TestStep_EveryDType(t *testing.T) {
 						}
 					}
 				}
-				return nil
 			})
 		}
 	})
 }
 
 func TestStep_DTypesInOneGroup(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		params := []*cgotorch.Tensor{param(x, 1), x.To(param(x, 2), cgotorch.BFloat16), param(x, 3)}
 		setGrad(x, params[1], 1)
-		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: params})
-		if err != nil {
-			return err
-		}
+		opt := cgotorch.Must(NewSGD(SGDOptions{LR: 0.5}, Group{Params: params}))
 		defer opt.Close()
 		opt.Step(x)
 		for i, p := range params {
@@ -296,7 +263,6 @@ func TestStep_DTypesInOneGroup(t *testing.T) {
 		if !slices.Equal(opt.Params(), params) {
 			t.Error("Params has another order than the group")
 		}
-		return nil
 	})
 }
 
@@ -304,16 +270,11 @@ func TestStep_DTypesInOneGroup(t *testing.T) {
 // must give the same results.
 func TestStep_GradientOfAnotherLayout(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			grad := x.Contiguous(x.Reshape(x.Arange(cgotorch.Float32, 0, 120, nil), 2, 3, 4, 5), cgotorch.ChannelsLast)
 			p := x.Zeros(cgotorch.Float32, 2, 3, 4, 5)
-			if err := p.SetGrad(grad); err != nil {
-				return err
-			}
-			opt, err := NewSGD(SGDOptions{LR: 1, Momentum: 0.9, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{p}})
-			if err != nil {
-				return err
-			}
+			cgotorch.Check(p.SetGrad(grad))
+			opt := cgotorch.Must(NewSGD(SGDOptions{LR: 1, Momentum: 0.9, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{p}}))
 			defer opt.Close()
 			opt.Step(x)
 			opt.Step(x)
@@ -322,7 +283,6 @@ func TestStep_GradientOfAnotherLayout(t *testing.T) {
 					t.Fatalf("foreach %v: element %d is %v, want %v", foreach, i, got, want)
 				}
 			}
-			return nil
 		})
 	}
 }
@@ -332,17 +292,11 @@ func TestStep_GradientOfAnotherLayout(t *testing.T) {
 func TestStep_LeavesGradients(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for _, decay := range []float64{0, 0.1} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				p, q := param(x, 1), param(x, 1)
-				a, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: decay, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{p}})
-				if err != nil {
-					return err
-				}
+				a := cgotorch.Must(NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: decay, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{p}}))
 				defer a.Close()
-				b, err := NewAdam(AdamOptions{WeightDecay: decay, AMSGrad: true, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{q}})
-				if err != nil {
-					return err
-				}
+				b := cgotorch.Must(NewAdam(AdamOptions{WeightDecay: decay, AMSGrad: true, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{q}}))
 				defer b.Close()
 				for range 2 {
 					a.Step(x)
@@ -351,39 +305,29 @@ func TestStep_LeavesGradients(t *testing.T) {
 				if p, q := values(x, p.Grad())[0], values(x, q.Grad())[0]; p != 1 || q != 1 {
 					t.Errorf("foreach %v: gradients %v and %v, want 1", foreach, p, q)
 				}
-				return nil
 			})
 		}
 	}
 }
 
 func TestStep_Modes(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p := x.Detach(param(x, 1, 2))
-		if err := p.SetRequiresGrad(true); err != nil {
-			return err
-		}
-		opt, err := NewAdamW(AdamOptions{LR: 0.5, Foreach: true}, Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			return err
-		}
+		cgotorch.Check(p.SetRequiresGrad(true))
+		opt := cgotorch.Must(NewAdamW(AdamOptions{LR: 0.5, Foreach: true}, Group{Params: []*cgotorch.Tensor{p}}))
 		defer opt.Close()
 		x.Backward(x.Sum(p))
 		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // Step must not be recorded: a recorded change of the leaf p in place would fail
 		if got := opt.parameters[0].state[0]; got.DType() != cgotorch.Float32 || got.RequiresGrad() {
 			t.Errorf("keeps %v, requiring a gradient: %v", got, got.RequiresGrad())
 		}
-		return nil
 	})
 }
 
 func TestZeroGrad(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p, q := param(x, 1), param(x, 1)
-		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: []*cgotorch.Tensor{p}}, Group{Params: []*cgotorch.Tensor{q}})
-		if err != nil {
-			return err
-		}
+		opt := cgotorch.Must(NewSGD(SGDOptions{LR: 0.5}, Group{Params: []*cgotorch.Tensor{p}}, Group{Params: []*cgotorch.Tensor{q}}))
 		opt.ZeroGrad()
 		if p.Grad() != nil || q.Grad() != nil {
 			t.Error("a gradient is left")
@@ -397,20 +341,17 @@ func TestZeroGrad(t *testing.T) {
 		}
 		p.Close()
 		opt.ZeroGrad() // ZeroGrad must not fail for a closed parameter
-		return nil
+
 	})
 }
 
 func TestStep_GroupsAndRates(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p, q, r := param(x, 1), param(x, 1), param(x, 1)
-		opt, err := NewSGD(SGDOptions{LR: 0.5, WeightDecay: 1},
+		opt := cgotorch.Must(NewSGD(SGDOptions{LR: 0.5, WeightDecay: 1},
 			Group{Params: []*cgotorch.Tensor{p}},
 			Group{Params: []*cgotorch.Tensor{q}, LR: 0.25, WeightDecay: 3},
-			Group{Params: []*cgotorch.Tensor{r}, NoWeightDecay: true})
-		if err != nil {
-			return err
-		}
+			Group{Params: []*cgotorch.Tensor{r}, NoWeightDecay: true}))
 		defer opt.Close()
 		opt.Step(x)
 		for i, want := range []float32{0, 0, 0.5} {
@@ -425,7 +366,6 @@ func TestStep_GroupsAndRates(t *testing.T) {
 				t.Errorf("group %d: learning rate %v, want %v", i, got, want)
 			}
 		}
-		return nil
 	})
 }
 
@@ -441,33 +381,22 @@ func TestStep_Fails(t *testing.T) {
 		{"learning rate", func(o *Optimizer) { o.SetLR(math.NaN()) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of NaN"},
 		{"scale", func(o *Optimizer) { o.SetScale(-1) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of -0.5"},
 	} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-			opt, err := NewSGD(SGDOptions{LR: 0.5, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{param(x, 1), param(x, 1)}})
-			if err != nil {
-				return err
-			}
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			opt := cgotorch.Must(NewSGD(SGDOptions{LR: 0.5, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{param(x, 1), param(x, 1)}}))
 			defer opt.Close()
 			opt.Step(x)
 			c.spoil(opt)
 			opt.Step(x)
-			return nil
 		})
-		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.wanted) || !strings.Contains(err.Error(), "optimizer_test.go:") {
-			t.Errorf("%s: %v, want %v with %q", c.what, err, c.is, c.wanted)
-		}
+		torchtest.WantError(t, err, c.is, c.wanted, "optimizer_test.go:")
 	}
 }
 
 func TestClose_Twice(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		opt, err := NewAdam(AdamOptions{AMSGrad: true}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
-		if err != nil {
-			return err
-		}
+		opt := cgotorch.Must(NewAdam(AdamOptions{AMSGrad: true}, Group{Params: []*cgotorch.Tensor{param(x, 1)}}))
 		opt.Step(x)
-		if err := opt.Close(); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, opt.Close())
 		return opt.Close()
 	})
 }
@@ -498,9 +427,7 @@ func TestStep_Memory(t *testing.T) {
 				defer opt.Close()
 				opt.Step(x)
 				before, _ := cgotorch.CPU.Memory()
-				if err := cgotorch.CPU.ResetPeakMemory(); err != nil {
-					return err
-				}
+				cgotorch.Check(cgotorch.CPU.ResetPeakMemory())
 				opt.Step(x)
 				after, err := cgotorch.CPU.Memory()
 				if after.Allocated != before.Allocated {
@@ -520,12 +447,10 @@ func TestStep_Memory(t *testing.T) {
 }
 
 func TestOptimizer_Minimize_EqualsThreeCalls(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		p, q := param(x, 1, 2), param(x, 1, 2) // with gradients, which the first call removes
 		for _, t := range []*cgotorch.Tensor{p, q} {
-			if err := t.SetRequiresGrad(true); err != nil {
-				return err
-			}
+			cgotorch.Check(t.SetRequiresGrad(true))
 		}
 		of := func(p *cgotorch.Tensor) *Optimizer {
 			return cgotorch.Must(NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{p}}))
@@ -542,6 +467,5 @@ func TestOptimizer_Minimize_EqualsThreeCalls(t *testing.T) {
 		if got, want := values(x, p), values(x, q); !slices.Equal(got, want) || got[0] == 1 {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		return nil
 	})
 }

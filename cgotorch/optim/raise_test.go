@@ -118,10 +118,7 @@ func TestStep_GradientPatterns(t *testing.T) {
 			}
 			torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 				torchtest.Do(t, device, func(x *cgotorch.Exec) error {
-					want, err := run(x, cgotorch.Float64, true, false)
-					if err != nil {
-						return err
-					}
+					want := cgotorch.Must(run(x, cgotorch.Float64, true, false))
 					for _, v := range want {
 						if name == "sgd" && math.Abs(v) > 1000 {
 							return nil // the right momentum is beyond float16
@@ -129,10 +126,7 @@ func TestStep_GradientPatterns(t *testing.T) {
 					}
 					for _, dtype := range []cgotorch.DType{cgotorch.Float16, cgotorch.BFloat16, cgotorch.Float32} {
 						for _, form := range [][2]bool{{false, false}, {true, false}, {false, true}, {true, true}} {
-							got, err := run(x, dtype, form[0], form[1])
-							if err != nil {
-								return err
-							}
+							got := cgotorch.Must(run(x, dtype, form[0], form[1]))
 							for i, v := range got {
 								never := true
 								for k := range steps {
@@ -159,12 +153,9 @@ func TestStep_Float16_NotFinite(t *testing.T) {
 			continue
 		}
 		for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				p := x.Ones(cgotorch.Float16, 2, 2)
-				o, err := rule(false, false, Group{Params: []*cgotorch.Tensor{p}})
-				if err != nil {
-					return err
-				}
+				o := cgotorch.Must(rule(false, false, Group{Params: []*cgotorch.Tensor{p}}))
 				defer o.Close()
 				setGrad(x, p, bad)
 				o.Step(x)
@@ -172,7 +163,6 @@ func TestStep_Float16_NotFinite(t *testing.T) {
 				if got := float64(values(x, p)[0]); !math.IsNaN(got) && !math.IsInf(got, 0) {
 					t.Errorf("%s: after a gradient of %v the parameter is %v", name, bad, got)
 				}
-				return nil
 			})
 		}
 	}
@@ -180,42 +170,33 @@ func TestStep_Float16_NotFinite(t *testing.T) {
 
 // The device skips a step of float16 parameters without masters, and unscales its gradients.
 func TestStep_Float16_Scaler(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
-		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
-			s := newScaler(t, x, ScalerOptions{InitScale: 1024})
-			defer s.Close()
-			p, q := x.Ones(cgotorch.Float16, 20), x.Ones(cgotorch.Float16, 20)
-			a, err := NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}})
-			if err != nil {
-				return err
-			}
-			defer a.Close()
-			b, err := NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{q}})
-			if err != nil {
-				return err
-			}
-			defer b.Close()
-			for _, grad := range []float64{0.5, 2, 0} {
-				setGrad(x, p, grad*s.State(x).Scale)
-				s.Step(x, a)
-				s.Update(x)
-				setGrad(x, q, grad)
-				b.Step(x)
-			}
-			setGrad(x, p, math.Inf(1))
+	torchtest.DoOnEachDevice(t, func(t *testing.T, x *cgotorch.Exec) {
+		s := newScaler(t, x, ScalerOptions{InitScale: 1024})
+		defer s.Close()
+		p, q := x.Ones(cgotorch.Float16, 20), x.Ones(cgotorch.Float16, 20)
+		a := cgotorch.Must(NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}}))
+		defer a.Close()
+		b := cgotorch.Must(NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{q}}))
+		defer b.Close()
+		for _, grad := range []float64{0.5, 2, 0} {
+			setGrad(x, p, grad*s.State(x).Scale)
 			s.Step(x, a)
 			s.Update(x)
-			if !x.Equal(p, q) || !x.Equal(a.parameters[0].state[1], b.parameters[0].state[1]) {
-				t.Errorf("got %v, want %v", values(x, p)[0], values(x, q)[0])
-			}
-			return nil
-		})
+			setGrad(x, q, grad)
+			b.Step(x)
+		}
+		setGrad(x, p, math.Inf(1))
+		s.Step(x, a)
+		s.Update(x)
+		if !x.Equal(p, q) || !x.Equal(a.parameters[0].state[1], b.parameters[0].state[1]) {
+			t.Errorf("got %v, want %v", values(x, p)[0], values(x, q)[0])
+		}
 	})
 }
 
 // An Eps that float32 does not hold would be 0.
 func TestNew_RefusesEps(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		g := Group{Params: []*cgotorch.Tensor{x.Ones(cgotorch.Float32, 2, 2)}}
 		const eps = 1e-50
 		for name, make := range map[string]func() (*Optimizer, error){
@@ -234,6 +215,5 @@ func TestNew_RefusesEps(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		return nil
 	})
 }

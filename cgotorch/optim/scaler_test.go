@@ -22,7 +22,7 @@ func newScaler(t *testing.T, x *cgotorch.Exec, o ScalerOptions) *Scaler {
 }
 
 func TestNewScaler_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		for _, c := range []struct {
 			o    ScalerOptions
 			want string
@@ -40,7 +40,6 @@ func TestNewScaler_Refuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		return nil
 	})
 }
 
@@ -72,20 +71,14 @@ func TestScaler_Nil(t *testing.T) {
 // gradient of this test is 0 in float16 without the factor.
 func TestScaler_Float16(t *testing.T) {
 	for name, new := range masterRules {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			s := newScaler(t, x, ScalerOptions{})
 			defer s.Close()
 			half := x.Ones(cgotorch.Float16, 20)
 			full := x.Ones(cgotorch.Float32, 20)
-			a, err := new(false, true, Group{Params: []*cgotorch.Tensor{half}})
-			if err != nil {
-				return err
-			}
+			a := cgotorch.Must(new(false, true, Group{Params: []*cgotorch.Tensor{half}}))
 			defer a.Close()
-			b, err := new(false, false, Group{Params: []*cgotorch.Tensor{full}})
-			if err != nil {
-				return err
-			}
+			b := cgotorch.Must(new(false, false, Group{Params: []*cgotorch.Tensor{full}}))
 			defer b.Close()
 			const gradient = 1.0 / (1 << 26) // the smallest float16 above 0 is 2^-24
 			for range 3 {
@@ -104,7 +97,6 @@ func TestScaler_Float16(t *testing.T) {
 			if got := s.State(x); got != (ScalerState{Scale: 32768, Skipped: 1}) {
 				t.Errorf("%s: %+v", name, got)
 			}
-			return nil
 		})
 	}
 }
@@ -112,19 +104,13 @@ func TestScaler_Float16(t *testing.T) {
 // A skipped first step leaves no state, so the next step is a first step.
 func TestScaler_FirstStepSkipped(t *testing.T) {
 	for name, new := range masterRules {
-		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			s := newScaler(t, x, ScalerOptions{})
 			defer s.Close()
 			p, q, none := param(x, 1, 2), param(x, 1, 2), x.Ones(cgotorch.Float32)
-			a, err := new(false, false, Group{Params: []*cgotorch.Tensor{p, none}})
-			if err != nil {
-				return err
-			}
+			a := cgotorch.Must(new(false, false, Group{Params: []*cgotorch.Tensor{p, none}}))
 			defer a.Close()
-			b, err := new(false, false, Group{Params: []*cgotorch.Tensor{q}})
-			if err != nil {
-				return err
-			}
+			b := cgotorch.Must(new(false, false, Group{Params: []*cgotorch.Tensor{q}}))
 			defer b.Close()
 			setGrad(x, p, math.NaN())
 			s.Step(x, a)
@@ -147,21 +133,17 @@ func TestScaler_FirstStepSkipped(t *testing.T) {
 			if what := a.skipped; what {
 				t.Errorf("%s: State has not read the counts", name)
 			}
-			return nil
 		})
 	}
 }
 
 // Gradients of bfloat16 are checked and unscaled as gradients of other dtypes are.
 func TestScaler_BFloat16(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		s := newScaler(t, x, ScalerOptions{InitScale: 1024})
 		defer s.Close()
 		p := x.Ones(cgotorch.BFloat16, 2, 3)
-		o, err := NewAdam(AdamOptions{LR: 0.5, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			return err
-		}
+		o := cgotorch.Must(NewAdam(AdamOptions{LR: 0.5, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}}))
 		defer o.Close()
 		for _, c := range []struct {
 			grad    float64
@@ -185,7 +167,6 @@ func TestScaler_BFloat16(t *testing.T) {
 		if got := s.State(x); got != (ScalerState{Scale: 256, Growth: 1, Skipped: 2}) {
 			t.Errorf("%+v", got)
 		}
-		return nil
 	})
 }
 
@@ -209,26 +190,18 @@ func TestScaler_Restore(t *testing.T) {
 		r := newScaler(t, x, ScalerOptions{GrowthInterval: 3, InitScale: 7})
 		defer r.Close()
 		var state ScalerState
-		if err := json.Unmarshal(text, &state); err != nil {
-			return err
-		}
-		if err := r.Restore(x, state); err != nil {
-			return err
-		}
+		cgotorch.Check(json.Unmarshal(text, &state))
+		cgotorch.Check(r.Restore(x, state))
 		r.Step(x, o)
 		r.Update(x)
 		if got := r.State(x).Scale; got != 131072 || r.State(x).Skipped != 0 {
 			t.Errorf("the factor is %v after the third step, want 131072", got)
 		}
 		for _, state := range []ScalerState{{}, {Scale: math.NaN()}, {Scale: 1, Growth: -1}, {Scale: 1, Skipped: -1}} {
-			if err := r.Restore(x, state); !errors.Is(err, cgotorch.ErrInvalidArgument) {
-				t.Errorf("%+v: %v", state, err)
-			}
+			torchtest.WantError(t, r.Restore(x, state), cgotorch.ErrInvalidArgument)
 		}
 		r.Close()
-		if err := r.Restore(x, state); !errors.Is(err, cgotorch.ErrClosed) {
-			t.Errorf("closed: %v", err)
-		}
+		torchtest.WantError(t, r.Restore(x, state), cgotorch.ErrClosed)
 		return nil
 	})
 }
@@ -238,7 +211,7 @@ func TestScaler_Fails(t *testing.T) {
 		s *Scaler
 		o *Optimizer
 	}
-	for what, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		dtype cgotorch.DType
 		o     SGDOptions
 		spoil func(x *cgotorch.Exec, m made)
@@ -257,7 +230,7 @@ func TestScaler_Fails(t *testing.T) {
 		"closed":             {spoil: func(x *cgotorch.Exec, m made) { m.s.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "the scaler: closed"},
 		"closed optimizer":   {spoil: func(x *cgotorch.Exec, m made) { m.o.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "sgd: the optimizer: closed"},
 	} {
-		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			p := param(x, 1)
 			if c.dtype != 0 {
 				p = x.To(p, c.dtype)
@@ -265,17 +238,11 @@ func TestScaler_Fails(t *testing.T) {
 			}
 			s := newScaler(t, x, ScalerOptions{})
 			defer s.Close()
-			o, err := NewSGD(c.o, Group{Params: []*cgotorch.Tensor{p}})
-			if err != nil {
-				return err
-			}
+			o := cgotorch.Must(NewSGD(c.o, Group{Params: []*cgotorch.Tensor{p}}))
 			defer o.Close()
 			c.spoil(x, made{s, o})
-			return nil
 		})
-		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "scaler_test.go:") {
-			t.Errorf("%s: %v, want %v with %q", what, err, c.is, c.want)
-		}
+		torchtest.WantError(t, err, c.is, c.want, "scaler_test.go:")
 	}
 }
 
@@ -310,15 +277,12 @@ func TestScaler_Troubles(t *testing.T) {
 	for _, c := range troubles {
 		for _, unscale := range []bool{false, true} {
 			t.Run(c.name, func(t *testing.T) {
-				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 					s := newScaler(t, x, c.o)
 					defer s.Close()
 					p := param(x, 1)
 					want := 1.0
-					o, err := NewSGD(SGDOptions{LR: 0.25}, Group{Params: []*cgotorch.Tensor{p}})
-					if err != nil {
-						return err
-					}
+					o := cgotorch.Must(NewSGD(SGDOptions{LR: 0.25}, Group{Params: []*cgotorch.Tensor{p}}))
 					defer o.Close()
 					for _, grad := range c.grads {
 						scale := s.State(x).Scale
@@ -349,7 +313,6 @@ func TestScaler_Troubles(t *testing.T) {
 							t.Errorf("restored to %+v, want %+v", got, state)
 						}
 					}
-					return nil
 				})
 			})
 		}
@@ -358,22 +321,16 @@ func TestScaler_Troubles(t *testing.T) {
 
 // A state that is saved with a longer GrowthInterval does not stop the growth.
 func TestScaler_Restore_GrowthInterval(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		s := newScaler(t, x, ScalerOptions{GrowthInterval: 100})
 		defer s.Close()
-		o, err := NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
-		if err != nil {
-			return err
-		}
+		o := cgotorch.Must(NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{param(x, 1)}}))
 		defer o.Close()
-		if err := s.Restore(x, ScalerState{Scale: 8, Growth: 1999}); err != nil {
-			return err
-		}
+		cgotorch.Check(s.Restore(x, ScalerState{Scale: 8, Growth: 1999}))
 		s.Step(x, o)
 		s.Update(x)
 		if got := s.State(x); got != (ScalerState{Scale: 16}) {
 			t.Errorf("got %+v, want a factor of 16", got)
 		}
-		return nil
 	})
 }

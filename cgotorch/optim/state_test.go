@@ -3,6 +3,7 @@ package optim
 import (
 	"encoding/json"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"maps"
 	"math"
 	"slices"
@@ -55,13 +56,10 @@ func TestRestore_GoesOn(t *testing.T) {
 				return NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, g)
 			},
 		} {
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				a := []*cgotorch.Tensor{x.Randn(cgotorch.Float32, 2, 3, 4, 5), x.Randn(cgotorch.Float32, 7), x.Randn(cgotorch.Float32)}
 				a[0] = x.Contiguous(a[0], cgotorch.ChannelsLast)
-				first, err := new(Group{Params: a})
-				if err != nil {
-					return err
-				}
+				first := cgotorch.Must(new(Group{Params: a}))
 				defer first.Close()
 				for step := range 5 {
 					uneven(x, a, step)
@@ -70,23 +68,15 @@ func TestRestore_GoesOn(t *testing.T) {
 					first.Step(x)
 				}
 				b := []*cgotorch.Tensor{x.Clone(a[0]), x.Clone(a[1]), x.Clone(a[2])}
-				second, err := new(Group{Params: b})
-				if err != nil {
-					return err
-				}
+				second := cgotorch.Must(new(Group{Params: b}))
 				defer second.Close()
 				uneven(x, b, 7)
 				second.Step(x) // the second optimizer now has tensors that Restore must overwrite
 				for i := range b {
 					x.CopyInPlace(b[i], a[i])
 				}
-				loaded, err := throughFile(x, first.State(x))
-				if err != nil {
-					return err
-				}
-				if err := second.Restore(x, loaded); err != nil {
-					return err
-				}
+				loaded := cgotorch.Must(throughFile(x, first.State(x)))
+				cgotorch.Check(second.Restore(x, loaded))
 				for _, r := range second.State(x).Tensors {
 					if r.Tensor.RequiresGrad() {
 						t.Errorf("%s: %s is recorded for backward", name, r.Name)
@@ -106,19 +96,15 @@ func TestRestore_GoesOn(t *testing.T) {
 				if got, want := second.State(x).Steps, []int64{10, 6, 5}; !slices.Equal(got, want) {
 					t.Errorf("%s: steps %v, want %v", name, got, want)
 				}
-				return nil
 			})
 		}
 	}
 }
 
 func TestRestore_Refuses(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		params := []*cgotorch.Tensor{param(x, 1, 2), param(x, 3)}
-		opt, err := NewAdam(AdamOptions{}, Group{Params: params})
-		if err != nil {
-			return err
-		}
+		opt := cgotorch.Must(NewAdam(AdamOptions{}, Group{Params: params}))
 		defer opt.Close()
 		opt.Step(x)
 		closed := x.Zeros(cgotorch.Float32, 1)
@@ -150,14 +136,9 @@ func TestRestore_Refuses(t *testing.T) {
 		}
 		s := opt.State(x)
 		params[0].Close()
-		if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "parameter 0: closed") {
-			t.Errorf("closed parameter: %v", err)
-		}
+		torchtest.WantError(t, opt.Restore(x, s), cgotorch.ErrClosed, "parameter 0: closed")
 		opt.Close()
-		if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "the optimizer: closed") {
-			t.Errorf("closed optimizer: %v", err)
-		}
-		return nil
+		torchtest.WantError(t, opt.Restore(x, s), cgotorch.ErrClosed, "the optimizer: closed")
 	})
 }
 
@@ -177,10 +158,7 @@ func TestStep_FirstFails(t *testing.T) {
 		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Foreach: true}, g) },
 	} {
 		before := cgotorch.LiveHandles()
-		stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := cgotorch.Must(cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{}))
 		var good, bad *cgotorch.Tensor
 		var o *Optimizer
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
@@ -201,9 +179,7 @@ func TestStep_FirstFails(t *testing.T) {
 			}
 		}
 		if err := stream.Do(func(x *cgotorch.Exec) error {
-			if err := o.Restore(x, o.State(x)); err != nil {
-				return err
-			}
+			cgotorch.Check(o.Restore(x, o.State(x)))
 			bad.SetGrad(nil)
 			o.Step(x)
 			return nil
@@ -214,9 +190,7 @@ func TestStep_FirstFails(t *testing.T) {
 			t.Errorf("%s: after a step of one parameter the state has the steps %v and %d tensors", name, s.Steps, len(s.Tensors))
 		}
 		for _, close := range []func() error{o.Close, good.Close, bad.Close, stream.Close} {
-			if err := close(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, close())
 		}
 		if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
 			t.Errorf("%s: handles: %v before, %v after", name, before, after)

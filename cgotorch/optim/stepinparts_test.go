@@ -1,7 +1,7 @@
 package optim_test
 
 import (
-	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"slices"
 	"testing"
 
@@ -14,21 +14,16 @@ import (
 // parameter in no part stays unchanged.
 func TestStepInParts(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			var lists [2][]*cgotorch.Tensor
 			var opts [2]*optim.Optimizer
 			for k := range opts {
 				for i := range 4 {
 					p := x.Full(cgotorch.Float32, float64(i+1), 3)
-					if err := p.SetRequiresGrad(true); err != nil {
-						return err
-					}
+					cgotorch.Check(p.SetRequiresGrad(true))
 					lists[k] = append(lists[k], p)
 				}
-				o, err := optim.NewAdam(optim.AdamOptions{LR: 0.1}, optim.Group{Params: lists[k][:2]}, optim.Group{Params: lists[k][2:], LR: 0.2})
-				if err != nil {
-					return err
-				}
+				o := cgotorch.Must(optim.NewAdam(optim.AdamOptions{LR: 0.1}, optim.Group{Params: lists[k][:2]}, optim.Group{Params: lists[k][2:], LR: 0.2}))
 				defer o.Close()
 				opts[k] = o
 			}
@@ -36,9 +31,7 @@ func TestStepInParts(t *testing.T) {
 			for step := range 3 {
 				for k := range opts {
 					for i, p := range lists[k] {
-						if err := p.SetGrad(x.Full(cgotorch.Float32, float64(step-i), 3)); err != nil {
-							return err
-						}
+						cgotorch.Check(p.SetGrad(x.Full(cgotorch.Float32, float64(step-i), 3)))
 					}
 				}
 				opts[0].Step(x)
@@ -55,24 +48,16 @@ func TestStepInParts(t *testing.T) {
 			if got := x.Item(x.Sum(lists[1][3])); got != 12 {
 				t.Errorf("the parameter in no part has the sum %v, want 12", got)
 			}
-			return nil
 		})
 		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 			p := x.Ones(cgotorch.Float32, 3)
-			if err := p.SetRequiresGrad(true); err != nil {
-				return err
-			}
-			o, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{p}})
-			if err != nil {
-				return err
-			}
+			cgotorch.Check(p.SetRequiresGrad(true))
+			o := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{p}}))
 			defer o.Close()
 			o.StepInParts(x, [][]int{{1}}, func(int) {})
 			return nil
 		})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
-			t.Errorf("got %v", err)
-		}
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument)
 	})
 }
 
@@ -80,19 +65,13 @@ func TestStepInParts(t *testing.T) {
 func TestStepInParts_Twice(t *testing.T) {
 	leaf := func(x *cgotorch.Exec) *cgotorch.Tensor {
 		p := x.Ones(cgotorch.Float32, 3)
-		if err := p.SetRequiresGrad(true); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, p.SetRequiresGrad(true))
 		return p
 	}
-	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		o, err := optim.NewSGD(optim.SGDOptions{LR: 1}, optim.Group{Params: []*cgotorch.Tensor{leaf(x), leaf(x)}})
-		if err != nil {
-			return err
-		}
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		o := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 1}, optim.Group{Params: []*cgotorch.Tensor{leaf(x), leaf(x)}}))
 		defer o.Close()
 		o.StepInParts(x, [][]int{{0, 0}, {1, 0}}, func(int) {})
-		return nil
 	})
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "parameter 0 is in the parts 0 and 1")
 }

@@ -38,7 +38,7 @@ func TestStep_TellsOfStrays(t *testing.T) {
 			var hidden *nn.Linear
 			var model *nn.Sequential
 			var opts []*optim.Optimizer
-			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 				hidden = nn.NewLinear(x, 3, 3, nn.LinearOptions{})
 				model = nn.NewSequential(nn.NewLinear(x, 3, 3, nn.LinearOptions{}), nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 					y := x
@@ -49,22 +49,15 @@ func TestStep_TellsOfStrays(t *testing.T) {
 				}))
 				groups := [][]*cgotorch.Tensor{nn.Parameters(model)}
 				if c.prepare != nil {
-					second, err := c.prepare(hidden)
-					if err != nil {
-						return err
-					}
+					second := cgotorch.Must(c.prepare(hidden))
 					if second != nil {
 						groups = append(groups, second)
 					}
 				}
 				for _, g := range groups {
-					o, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: g})
-					if err != nil {
-						return err
-					}
+					o := cgotorch.Must(optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: g}))
 					opts = append(opts, o)
 				}
-				return nil
 			})
 			defer nn.Close(hidden)
 			defer nn.Close(model)

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/internal/pickle"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The tensors of files that PyTorch wrote have PyTorch's names, dtypes, shapes and elements.
@@ -30,9 +32,7 @@ func TestFile_PyTorch(t *testing.T) {
 		Name, DType, Data string
 		Shape             []int64
 	}
-	if err := json.Unmarshal(text, &wants); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &wants))
 	wants["script.pt"] = wants["state.pth"] // the same model, as a TorchScript archive
 	for file, tensors := range wants {
 		f, err := Open(filepath.Join("testdata", file))
@@ -51,9 +51,7 @@ func TestFile_PyTorch(t *testing.T) {
 				t.Errorf("%s: %s is %v %v with %v, want %s%v with %v (%v)", file, want.Name, info.DType, info.Shape, data, want.DType, want.Shape, elements, err)
 			}
 		}
-		if err := errors.Join(f.Close(), f.Close()); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, errors.Join(f.Close(), f.Close()))
 	}
 }
 
@@ -100,9 +98,7 @@ func TestOpen_OtherKinds(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
 	archive := func(names ...string) string {
@@ -127,9 +123,7 @@ func TestOpen_OtherKinds(t *testing.T) {
 		return string(head)
 	}
 	pipe := filepath.Join(folder, "pipe.pth")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
 	for path, want := range map[string]string{
 		write("program.pt2", archive("m/archive_format", "m/models/model.json", "m/data/weights/weight_0")): "a program of torch.export: run python3 -c",
 		write("old.pt2", archive("serialized_exported_program.json", "version")):                            "an old program of torch.export: run python3",
@@ -345,9 +339,7 @@ func TestWrite(t *testing.T) {
 		{Name: "late", DType: "U8", Shape: []int64{2}, Read: func() ([]byte, error) { return []byte{5, 6}, nil }},
 	}
 	var file bytes.Buffer
-	if err := Write(&file, tensors); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(&file, tensors))
 	f, err := NewFile(bytes.NewReader(file.Bytes()), int64(file.Len()), "written")
 	if err != nil {
 		t.Fatal(err)
@@ -369,8 +361,6 @@ func TestWrite(t *testing.T) {
 		"has 24 bytes, and 1 are": {{Name: "x", DType: "F32", Shape: []int64{2, 3}, Data: []byte{1}}},
 		"no storage of F8_E4M3":   {{Name: "x", DType: "F8_E4M3", Shape: []int64{1}, Data: []byte{1}}},
 	} {
-		if err := Write(&bytes.Buffer{}, bad); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		torchtest.WantError(t, Write(&bytes.Buffer{}, bad), nil, want)
 	}
 }

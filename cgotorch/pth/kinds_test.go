@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"slices"
 	"strings"
@@ -28,9 +29,7 @@ func TestFile_Kinds(t *testing.T) {
 			Data         []byte
 		}
 	}
-	if err := json.Unmarshal(text, &files); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(text, &files))
 	if len(files) < 60 {
 		t.Errorf("%d files", len(files))
 	}

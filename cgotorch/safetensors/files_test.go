@@ -2,6 +2,7 @@ package safetensors
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,9 +16,7 @@ func TestFiles(t *testing.T) {
 	whole, index := filepath.Join(folder, "model.safetensors"), filepath.Join(sharded, "model.safetensors.index.json")
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write(whole, "")
 	write(index, `{"weight_map": {"a": "2.safetensors", "b": "1.safetensors", "c": "2.safetensors"}}`)

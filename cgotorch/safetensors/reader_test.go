@@ -5,12 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestOpen_PythonFile(t *testing.T) {
@@ -255,20 +258,14 @@ func TestOpen_NoFile(t *testing.T) {
 
 func TestFile_Read_FileCutWhileOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	if err := WriteFile(path, []Tensor{{Name: "w", DType: "U8", Shape: []int64{9}, Data: make([]byte, 9)}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteFile(path, []Tensor{{Name: "w", DType: "U8", Shape: []int64{9}, Data: make([]byte, 9)}}, nil))
 	f, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := f.ReadInto("w", make([]byte, 3)); err == nil || !strings.Contains(err.Error(), "tensor w has 9 bytes, to be read into 3") {
-		t.Errorf("reading into 3 bytes: %v", err)
-	}
-	if err := os.Truncate(path, 70); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.WantError(t, f.ReadInto("w", make([]byte, 3)), nil, "tensor w has 9 bytes, to be read into 3")
+	must.Do(t, os.Truncate(path, 70))
 	if _, err := f.Read("w"); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "tensor w") {
 		t.Errorf("reading behind the new end: %v", err)
 	}
@@ -291,9 +288,7 @@ func FuzzNewFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := NewFile(bytes.NewReader(data), int64(len(data)), "fuzz")
 		if err != nil {
-			if !errors.Is(err, ErrFormat) {
-				t.Errorf("not ErrFormat: %v", err)
-			}
+			torchtest.WantError(t, err, ErrFormat)
 			return
 		}
 		// An accepted file can be written again. The written file has the same tensors.

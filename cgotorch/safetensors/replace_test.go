@@ -3,14 +3,16 @@ package safetensors
 import (
 	"bytes"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 const errFull = syscall.ENOSPC
@@ -38,21 +40,13 @@ func onlyFile(t *testing.T, path string, content []byte) {
 func TestWriteFile_Replaces(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	for _, n := range []int{10, 2_000_000, 3} {
-		if err := WriteFile(path, tensorOf(n), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, WriteFile(path, tensorOf(n), nil))
 		var want bytes.Buffer
-		if err := Write(&want, tensorOf(n), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, Write(&want, tensorOf(n), nil))
 		onlyFile(t, path, want.Bytes())
 	}
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteFile(path, tensorOf(1), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chmod(path, 0o640))
+	must.Do(t, WriteFile(path, tensorOf(1), nil))
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("permissions are %v, %v; want 640", info.Mode(), err)
 	}
@@ -60,18 +54,13 @@ func TestWriteFile_Replaces(t *testing.T) {
 
 func TestWriteFile_Failures(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	if err := WriteFile(path, tensorOf(10), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteFile(path, tensorOf(10), nil))
 	old, _ := os.ReadFile(path)
 	broken := errors.New("no element")
 	failing := []Tensor{{Name: "w", DType: "U8", Shape: []int64{3_000_000}, Data: make([]byte, 3_000_000)},
 		{Name: "x", DType: "U8", Shape: []int64{1}, Read: func() ([]byte, error) { return nil, broken }}}
 
-	err := WriteFile(path, failing, nil)
-	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "tensor x") {
-		t.Errorf("failing read: %v", err)
-	}
+	torchtest.WantError(t, WriteFile(path, failing, nil), broken, path, "tensor x")
 	onlyFile(t, path, old)
 
 	failing[1].Read = func() ([]byte, error) { panic("as an operator does") }
@@ -81,14 +70,10 @@ func TestWriteFile_Failures(t *testing.T) {
 	}()
 	onlyFile(t, path, old)
 
-	if err := WriteFile(path, append(tensorOf(1), tensorOf(1)...), nil); err == nil || !strings.Contains(err.Error(), path+": tensor w is there twice") {
-		t.Errorf("bad tensors: %v", err)
-	}
+	torchtest.WantError(t, WriteFile(path, append(tensorOf(1), tensorOf(1)...), nil), nil, path+": tensor w is there twice")
 	onlyFile(t, path, old)
 
-	if err := WriteFile(filepath.Join(path, "x"), tensorOf(1), nil); !errors.Is(err, syscall.ENOTDIR) {
-		t.Errorf("a file for a folder: %v", err)
-	}
+	torchtest.WantError(t, WriteFile(filepath.Join(path, "x"), tensorOf(1), nil), syscall.ENOTDIR)
 	if err := WriteFile(filepath.Dir(path), tensorOf(1), nil); err == nil {
 		t.Error("a folder was replaced")
 	}
@@ -106,14 +91,9 @@ func TestWriteFile_FullDisk(t *testing.T) {
 	}
 	defer syscall.Unmount(folder, 0)
 	path := filepath.Join(folder, "run.safetensors")
-	if err := WriteFile(path, tensorOf(400_000), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteFile(path, tensorOf(400_000), nil))
 	old, _ := os.ReadFile(path)
-	err := WriteFile(path, tensorOf(800_000), nil)
-	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "make room or choose another path") {
-		t.Errorf("on a full disk: %v", err)
-	}
+	torchtest.WantError(t, WriteFile(path, tensorOf(800_000), nil), errFull, path, "make room or choose another path")
 	onlyFile(t, path, old)
 	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // fits because the failed WriteFile has removed its file
 		t.Errorf("afterwards: %v", err)
@@ -127,18 +107,12 @@ const limitedPath = "SAFETENSORS_LIMITED_PATH"
 func TestWriteFile_FileTooLarge(t *testing.T) {
 	if path := os.Getenv(limitedPath); path != "" {
 		signal.Ignore(syscall.SIGXFSZ) // if the process ignores this signal, the write returns an error
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
-			t.Fatal(err)
-		}
-		if err := WriteFile(path, tensorOf(3<<20), nil); !errors.Is(err, syscall.EFBIG) || !strings.Contains(err.Error(), path+": not saved") {
-			t.Errorf("above the limit: %v", err)
-		}
+		must.Do(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}))
+		torchtest.WantError(t, WriteFile(path, tensorOf(3<<20), nil), syscall.EFBIG, path+": not saved")
 		return
 	}
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	if err := WriteFile(path, tensorOf(400_000), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteFile(path, tensorOf(400_000), nil))
 	old, _ := os.ReadFile(path)
 	limited := exec.Command(os.Args[0], "-test.run=^TestWriteFile_FileTooLarge$")
 	limited.Env = append(os.Environ(), limitedPath+"="+path)
@@ -154,9 +128,7 @@ func TestWriteFile_RemovesAbandoned(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "run.safetensors")
 	for _, name := range []string{"run.safetensors.new-3w5e11264sgsf", "run.safetensors.new-notes.txt", "other.safetensors.new-3w5e11264sgsf", "run.safetensors.new-zz"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte("part"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte("part"), 0o644))
 	}
 	writing, err := os.Open(filepath.Join(folder, "run.safetensors.new-zz"))
 	if err != nil {
@@ -169,9 +141,7 @@ func TestWriteFile_RemovesAbandoned(t *testing.T) {
 	inner := func() ([]byte, error) { // another save of the same path runs while this one writes
 		return []byte{1}, WriteFile(path, tensorOf(1), nil)
 	}
-	if err := WriteFile(path, []Tensor{{Name: "x", DType: "U8", Shape: []int64{1}, Read: inner}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteFile(path, []Tensor{{Name: "x", DType: "U8", Shape: []int64{1}, Read: inner}}, nil))
 	var left []string
 	entries, _ := os.ReadDir(folder)
 	for _, e := range entries {

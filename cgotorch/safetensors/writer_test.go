@@ -2,11 +2,13 @@ package safetensors
 
 import (
 	"bytes"
-	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestWrite_SameBytesAsPython(t *testing.T) {
@@ -23,9 +25,7 @@ func TestWrite_SameBytesAsPython(t *testing.T) {
 		tensors = append(tensors, Tensor{Name: info.Name, DType: info.DType, Shape: info.Shape, Read: func() ([]byte, error) { return f.Read(info.Name) }})
 	}
 	var got bytes.Buffer
-	if err := Write(&got, tensors, f.Metadata()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, Write(&got, tensors, f.Metadata()))
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("got\n%q\nwant\n%q", got.Bytes(), want)
 	}
@@ -95,7 +95,5 @@ func TestWrite_FullDevice(t *testing.T) {
 	}
 	defer full.Close()
 	err = Write(full, []Tensor{{Name: "w", DType: "U8", Shape: []int64{1}, Data: []byte{1}}}, nil)
-	if !errors.Is(err, errFull) {
-		t.Errorf("writing to a full device: %v", err)
-	}
+	torchtest.WantError(t, err, errFull)
 }

@@ -16,9 +16,7 @@ import (
 func work(s *cgotorch.Stream) error {
 	return s.Do(func(x *cgotorch.Exec) error {
 		a := x.Ones(cgotorch.Float32, 1<<17)
-		if err := a.SetRequiresGrad(true); err != nil {
-			return err
-		}
+		cgotorch.Check(a.SetRequiresGrad(true))
 		x.Backward(x.Sum(x.Mul(a, a)))
 		return nil
 	})

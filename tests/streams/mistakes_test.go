@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 	"time"
 
@@ -100,10 +101,7 @@ func (s *scene) sharedOf(dtype cgotorch.DType, shape ...int64) *cgotorch.Tensor 
 
 func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 	s.Helper()
-	slab, err := cgotorch.NewHostSlab(s.device, bytes)
-	if err != nil {
-		s.Fatal(err)
-	}
+	slab := cgotorch.Must(cgotorch.NewHostSlab(s.device, bytes))
 	s.Cleanup(func() { slab.Close() })
 	return slab
 }
@@ -111,10 +109,7 @@ func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 // graph captures fn on stream a. The end of the test closes the graph.
 func (s *scene) graph(fn func(x *cgotorch.Exec)) *cgotorch.Graph {
 	s.Helper()
-	g, err := s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, 0)
-	if err != nil {
-		s.Fatal(err)
-	}
+	g := cgotorch.Must(s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, 0))
 	s.Cleanup(func() { g.Close() })
 	s.always(s.a, s.b)
 	s.always(s.a, s.c)
@@ -123,10 +118,7 @@ func (s *scene) graph(fn func(x *cgotorch.Exec)) *cgotorch.Graph {
 
 func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 	s.Helper()
-	sgd, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{p}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	sgd := cgotorch.Must(optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{p}}))
 	s.Cleanup(func() { sgd.Close() })
 	return sgd
 }
@@ -135,10 +127,7 @@ func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 // twice.
 func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 	s.Helper()
-	ahead, err := prefetcher.New(newEndless(s, 2, 4), s.device, prefetcher.Options{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	ahead := cgotorch.Must(prefetcher.New(newEndless(s, 2, 4), s.device, prefetcher.Options{}))
 	defer ahead.Close()
 	for b, err := range ahead.Epoch(context.Background()) {
 		if err != nil {
@@ -579,10 +568,7 @@ var mistakes = []struct {
 	{"optimizer whose CPU kernel reads its step", [2]string{"streamtorch::fused_adam_", "aten::sum"}, false, func(s *scene) {
 		p := s.shared(8)
 		s.must(p.SetRequiresGrad(true))
-		adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			s.Fatal(err)
-		}
+		adam := cgotorch.Must(optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}}))
 		s.Cleanup(func() { adam.Close() })
 		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))); adam.Step(x) })
 		s.order(s.a, s.b)
@@ -643,9 +629,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 		mistake(&inner)
 		// The memory is not in use any more when the cleanups close it.
 		for _, stream := range []*cgotorch.Stream{inner.a, inner.b, inner.c} {
-			if err := stream.Synchronize(); err != nil {
-				t.Error(err)
-			}
+			must.Do(t, stream.Synchronize())
 		}
 	})
 	stop()
