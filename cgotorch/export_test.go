@@ -58,15 +58,8 @@ func GraphSize(g *Graph) (size ct.GraphSize, err error) {
 	return size, err
 }
 
-// Native returns the stream as a cudaStream_t, or 0 for a default stream and for one of the CPU.
-func Native(s *Stream) (uintptr, error) {
-	h, err := s.use("Native")
-	if err != nil {
-		return 0, err
-	}
-	defer s.unuse()
-	return uintptr(ct.StreamNative(h)), nil
-}
+// Threads returns the number of threads that one operator may use on the CPU.
+func Threads() int { return int(ct.ThreadsGet()) }
 
 // NameOf returns the name without the device.
 func NameOf(s *Stream) string { return s.name }

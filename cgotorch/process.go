@@ -65,10 +65,6 @@ func SetThreads(n int) error {
 	return check("SetThreads", ct.ThreadsSet(int32(n)))
 }
 
-// Threads is process-wide: it returns the number of threads that one operator may use on the
-// CPU.
-func Threads() int { return int(ct.ThreadsGet()) }
-
 // LibTorchVersion returns the version of LibTorch that this library was built with, such as
 // "2.11.0".
 func LibTorchVersion() string { return ct.LibtorchVersion() }

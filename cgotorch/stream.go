@@ -121,6 +121,17 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	return s, nil
 }
 
+// Native returns the stream as a cudaStream_t for other libraries. The cudaStream_t is valid until
+// Close. Native returns 0 for a default stream and for a CPU stream. It fails for a closed stream.
+func (s *Stream) Native() (uintptr, error) {
+	h, err := s.use("Stream.Native")
+	if err != nil {
+		return 0, err
+	}
+	defer s.unuse()
+	return uintptr(ct.StreamNative(h)), nil
+}
+
 // String returns the name and the device, as in "default stream of cuda:0". The name is that of
 // [StreamOptions], "stream N", or "default stream".
 func (s *Stream) String() string { return s.name + " of " + s.device.String() }

@@ -402,10 +402,10 @@ func TestStream_CloseGivesItToTheNext(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
 	s := torchtest.NewStream(t, d)
-	native := Must(Native(s))
+	native := Must(s.Native())
 	s.Close()
 	next := torchtest.NewStream(t, d)
-	if got, err := Native(next); got != native || err != nil {
+	if got, err := next.Native(); got != native || err != nil {
 		t.Errorf("the next stream is %#x, %v; want %#x", got, err, native)
 	}
 }
@@ -500,13 +500,13 @@ func TestExternalStream(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	d := torchtest.CUDA(t)
 	own := torchtest.NewStream(t, d)
-	native, err := Native(own)
+	native, err := own.Native()
 	if err != nil || native == 0 {
 		t.Fatalf("Native is %v, %v", native, err)
 	}
 	same := Must(ExternalStream(d, native))
 	defer same.Close()
-	if again, err := Native(same); again != native || err != nil {
+	if again, err := same.Native(); again != native || err != nil {
 		t.Errorf("Native is %v, %v, want %v", again, err, native)
 	}
 	// Work of both Streams runs in the order in which it was enqueued.
@@ -520,7 +520,7 @@ func TestExternalStream(t *testing.T) {
 
 	for _, zero := range []uintptr{0, 1} { // 1 is cudaStreamLegacy
 		s := Must(ExternalStream(d, zero))
-		if native, err := Native(s); native != 0 || err != nil {
+		if native, err := s.Native(); native != 0 || err != nil {
 			t.Errorf("the default stream's Native is %v, %v", native, err)
 		}
 		torchtest.DoOn(t, s, func(x *Exec) { torchtest.Equal(t, x, x.Ones(Float32, 1), []float32{1}) })
@@ -554,6 +554,7 @@ func TestStream_Nil(t *testing.T) {
 			"Stream.Wait":        func() error { return s.Wait(e) },
 			"Stream.Query":       func() error { _, err := s.Query(); return err },
 			"Stream.Synchronize": func() error { return s.Synchronize() },
+			"Stream.Native":      func() error { _, err := s.Native(); return err },
 			"Exec.On": func() error {
 				return DefaultStream(CPU).Do(func(x *Exec) error { x.On(s); return nil })
 			},

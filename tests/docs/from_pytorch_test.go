@@ -564,11 +564,9 @@ func TestFromPyTorch_Devices(t *testing.T) {
 	err = device.ReleaseCachedMemory()
 	c.noError(err)
 
-	before := cgotorch.Threads()
 	// PyTorch: torch.set_num_threads(1)
 	err = cgotorch.SetThreads(1)
 	c.noError(err)
-	c.noError(cgotorch.SetThreads(before))
 
 	// PyTorch: torch.backends.cudnn.benchmark = True
 	err = cgotorch.SetCuDNNBenchmark(true)
