@@ -51,8 +51,10 @@ func TestGroup_Collectives(t *testing.T) {
 		k := float64(2 * g.Rank())
 		check("ReduceScatter", values(g.ReduceScatter(x, piece, Sum)), 6*k, 6*(k+1))
 		list := []*cgotorch.Tensor{x.Full(cgotorch.Float32, r, 2), x.Full(cgotorch.Float32, 10*r, 1), x.Full(cgotorch.Float32, r, 0)}
-		g.allReduceList(x, list, Sum)
+		large := x.Full(cgotorch.Float32, r, 20_000)
+		g.allReduceList(x, append(list, large), Sum)
 		check("allReduceList", append(values(list[0]), values(list[1])...), 6, 6, 60)
+		check("a large tensor of a list", values(large), slices.Repeat([]float64{6}, 20_000)...)
 		image := x.Contiguous(x.Full(cgotorch.Float32, r, 1, 2, 2, 2), cgotorch.ChannelsLast)
 		g.AllReduce(x, image, Sum)
 		check("channels last", values(x.Sum(image)), 48)
@@ -103,6 +105,9 @@ func TestGroup_WrongTensors(t *testing.T) {
 		"itself": {cgotorch.ErrInvalidArgument, "of which this is", func(g *Group, x *cgotorch.Exec) {
 			g.Send(x, x.Zeros(cgotorch.Float32, 3), g.Rank())
 		}},
+		"operation": {cgotorch.ErrInvalidArgument, "is not one of the five", func(g *Group, x *cgotorch.Exec) {
+			g.AllReduce(x, x.Zeros(cgotorch.Float32, 1), Op(9))
+		}},
 		"dtypes": {cgotorch.ErrInvalidArgument, "one call for each dtype", func(g *Group, x *cgotorch.Exec) {
 			g.allReduceList(x, []*cgotorch.Tensor{x.Zeros(cgotorch.Float32, 1), x.Zeros(cgotorch.Float64, 1)}, Sum)
 		}},
@@ -110,7 +115,7 @@ func TestGroup_WrongTensors(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			var looked sync.WaitGroup // a rank that leaves ends the group of the other one
 			looked.Add(2)
-			for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+			wantErrors(t, together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
 				err := s.Do(func(x *cgotorch.Exec) error { c.call(g, x); return nil })
 				if err := g.Err(); err != nil {
 					t.Errorf("rank %d: a wrong tensor has ended the group: %v", g.Rank(), err)
@@ -118,11 +123,7 @@ func TestGroup_WrongTensors(t *testing.T) {
 				looked.Done()
 				looked.Wait()
 				return err
-			}) {
-				if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) {
-					t.Errorf("rank %d: got %v, want %v with %q", i, err, c.kind, c.text)
-				}
-			}
+			}), c.kind, c.text)
 		})
 	}
 }
@@ -144,16 +145,7 @@ func TestGroup_OrderDiffers(t *testing.T) {
 			return nil
 		})
 	})
-	for i, err := range errs {
-		if !errors.Is(err, cgotorch.ErrGroupFailed) {
-			t.Fatalf("rank %d: got %v, want %v", i, err, cgotorch.ErrGroupFailed)
-		}
-		for _, want := range []string{"collective 4 differs", "AllReduce Sum(float32[5])", "Broadcast from 0 (float32[4])", "collective_test.go:"} {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("rank %d: %q is not in %v", i, want, err)
-			}
-		}
-	}
+	wantErrors(t, errs, cgotorch.ErrGroupFailed, "collective 4 differs", "AllReduce Sum(float32[5])", "Broadcast from 0 (float32[4])", "collective_test.go:")
 }
 
 // Tensors that lie in memory in other orders are other tensors.
@@ -169,17 +161,13 @@ func TestGroup_StridesDiffer(t *testing.T) {
 			return nil
 		})
 	})
-	for i, err := range errs {
-		if !errors.Is(err, cgotorch.ErrGroupFailed) || !strings.Contains(err.Error(), "strides [48 1 12 3]") {
-			t.Errorf("rank %d: got %v", i, err)
-		}
-	}
+	wantErrors(t, errs, cgotorch.ErrGroupFailed, "strides [48 1 12 3]")
 }
 
 // Two goroutines that make collectives at the same time have no order.
 func TestGroup_NoOrder(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range together(t, 2, Options{Timeout: time.Second}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, 2, Options{Timeout: time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		if g.Rank() == 1 {
 			<-g.failed
 			return g.Err()
@@ -195,15 +183,9 @@ func TestGroup_NoOrder(t *testing.T) {
 		for !g.making.Load() {
 			time.Sleep(time.Millisecond)
 		}
-		if err := other.Do(sum); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "take turns") {
-			t.Errorf("beside another: %v", err)
-		}
+		torchtest.WantError(t, other.Do(sum), cgotorch.ErrInvalidArgument, "take turns")
 		return <-first
-	}) {
-		if !errors.Is(err, cgotorch.ErrGroupFailed) {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	}), cgotorch.ErrGroupFailed)
 }
 
 // The Close of rank 0 tells of a rank that has ended without a Close.
@@ -266,10 +248,7 @@ func TestGroup_RankIsLate(t *testing.T) {
 // A group of one rank makes all calls.
 func TestJoin_Alone(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	g, err := join(t.Context(), Options{Device: "cpu"}, func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := cgotorch.Must(join(t.Context(), Options{Device: "cpu"}, func(string) string { return "" }))
 	defer g.Close()
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a := x.Full(cgotorch.Float32, 3, 2)

@@ -370,9 +370,7 @@ func TestGroup_CapturedAfterFailure(t *testing.T) {
 			}
 		}
 		g.fail("a test ends it")
-		if err := run(); !errors.Is(err, cgotorch.ErrGroupFailed) {
-			t.Errorf("got %v, want %v", err, cgotorch.ErrGroupFailed)
-		}
+		torchtest.WantError(t, run(), cgotorch.ErrGroupFailed)
 		return nil
 	})
 }
@@ -419,9 +417,7 @@ func TestGradients_FailsHalfwayCUDA(t *testing.T) {
 		if err == nil && g.Rank() > 0 || err != nil && !errors.Is(err, cgotorch.ErrGroupFailed) && !(errors.Is(err, cgotorch.ErrInvalidArgument) && g.Rank() > 0) {
 			t.Errorf("rank %d: got %v", g.Rank(), err)
 		}
-		if err := g.Err(); !errors.Is(err, cgotorch.ErrGroupFailed) {
-			t.Errorf("rank %d: the group's error is %v", g.Rank(), err)
-		}
+		torchtest.WantError(t, g.Err(), cgotorch.ErrGroupFailed)
 		return nil
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,12 +86,8 @@ func newDDPCase(t *testing.T, steps int) ddpCase {
 		}
 	})
 	var file bytes.Buffer
-	if err := binary.Write(&file, binary.NativeEndian, c.values); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(c.path, file.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, binary.Write(&file, binary.NativeEndian, c.values))
+	must.Do(t, os.WriteFile(c.path, file.Bytes(), 0o644))
 	return c
 }
 

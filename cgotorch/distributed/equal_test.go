@@ -1,9 +1,7 @@
 package distributed
 
 import (
-	"errors"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -28,9 +26,5 @@ func TestCheckEqual(t *testing.T) {
 			return nil
 		})
 	})
-	for i, err := range errs {
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "has other values than rank 0 in bias") || !strings.Contains(err.Error(), "rank 1 (") {
-			t.Errorf("rank %d: got %v", i, err)
-		}
-	}
+	wantErrors(t, errs, cgotorch.ErrInvalidArgument, "has other values than rank 0 in bias", "rank 1 (")
 }

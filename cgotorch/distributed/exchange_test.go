@@ -12,7 +12,7 @@ import (
 
 func TestExchange(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
 		for range 3 {
 			texts, err := Exchange(g, strings.Repeat("a\x00b", g.Rank()))
 			if err != nil || len(texts) != 2 || texts[0] != "" || texts[1] != "a\x00b" {
@@ -33,17 +33,13 @@ func TestExchange(t *testing.T) {
 			t.Errorf("the first text is still there: %v", err)
 		}
 		return nil
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	}), nil)
 }
 
 // Ranks that make other calls get an error instead of each other's texts.
 func TestExchange_OtherCalls(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		if g.Rank() == 0 {
 			_, err := Exchange(g, "a")
 			return err
@@ -52,17 +48,13 @@ func TestExchange_OtherCalls(t *testing.T) {
 			t.Error("agreed with a text")
 		}
 		return g.Err()
-	}) {
-		if !errors.Is(err, cgotorch.ErrGroupFailed) || !strings.Contains(err.Error(), "exchange 1 differs") || !strings.Contains(err.Error(), "makes Agree") {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	}), cgotorch.ErrGroupFailed, "exchange 1 differs", "makes Agree")
 }
 
 // After Close every call is an error, and a call that waits ends with an error.
 func TestExchange_Closed(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		if g.Rank() == 0 {
 			waits := make(chan error)
 			go func() {
@@ -73,23 +65,14 @@ func TestExchange_Closed(t *testing.T) {
 			if err := g.Close(); err != nil {
 				t.Error(err)
 			}
-			if err := <-waits; !errors.Is(err, cgotorch.ErrClosed) {
-				t.Errorf("beside a Close: %v", err)
-			}
+			torchtest.WantError(t, <-waits, cgotorch.ErrClosed)
 		} else if err := g.Close(); err != nil {
 			t.Error(err)
 		}
 		if _, err := Exchange(g, "x"); !errors.Is(err, cgotorch.ErrClosed) || g.Agree(true) {
 			t.Errorf("after Close: %v", err)
 		}
-		err := s.Do(func(x *cgotorch.Exec) error { g.AllReduce(x, x.Ones(cgotorch.Float32, 1), Sum); return nil })
-		if !errors.Is(err, cgotorch.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
+		torchtest.WantError(t, s.Do(func(x *cgotorch.Exec) error { g.AllReduce(x, x.Ones(cgotorch.Float32, 1), Sum); return nil }), cgotorch.ErrClosed)
 		return nil
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	}), nil)
 }

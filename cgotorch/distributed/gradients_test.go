@@ -2,6 +2,7 @@ package distributed
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
 	"os"
 	"strings"
@@ -21,9 +22,7 @@ var seeding sync.Mutex
 func seeded(t *testing.T, seed uint64, fn func()) {
 	seeding.Lock()
 	defer seeding.Unlock()
-	if err := cgotorch.Seed(seed); err != nil {
-		t.Error(err)
-	}
+	must.Do(t, cgotorch.Seed(seed))
 	fn()
 }
 
@@ -143,11 +142,7 @@ func TestGradients_Casts(t *testing.T) {
 	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
 		m := classifier(t, x, 3, cgotorch.Float32)
 		defer nn.Close(m)
-		gradients, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: 1000})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		gradients := cgotorch.Must(NewGradients(x, g, m, GradientsOptions{BucketBytes: 1000}))
 		defer gradients.Close()
 		images, labels := batches(t, x, 0, 8, cgotorch.Float32)
 		of := func(backward func(loss *cgotorch.Tensor), rank int) (all []float64) {
@@ -233,17 +228,10 @@ func TestGradients_OtherDTypes(t *testing.T) {
 				return nil
 			})
 		}
-		err := step([]cgotorch.DType{cgotorch.BFloat16, cgotorch.Float32}[g.Rank()])
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give all ranks the same model, code and autocast") {
-			t.Errorf("rank %d: got %v", g.Rank(), err)
-		}
+		torchtest.WantError(t, step([]cgotorch.DType{cgotorch.BFloat16, cgotorch.Float32}[g.Rank()]), cgotorch.ErrInvalidArgument, "give all ranks the same model, code and autocast")
 		return step(cgotorch.Float32)
 	})
-	for i, err := range errs {
-		if err != nil {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	wantErrors(t, errs, nil)
 }
 
 // A rank whose backward fails after it has made collectives takes the others with it.
@@ -264,10 +252,7 @@ func failHalfway(g *Group, s *cgotorch.Stream) error {
 	return s.Do(func(x *cgotorch.Exec) error {
 		m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
 		defer nn.Close(&m)
-		gradients, err := NewGradients(x, g, &m, GradientsOptions{BucketBytes: 20})
-		if err != nil {
-			return err
-		}
+		gradients := cgotorch.Must(NewGradients(x, g, &m, GradientsOptions{BucketBytes: 20}))
 		defer gradients.Close()
 		in := x.Ones(cgotorch.Float32, 1, 2)
 		if g.Rank() == 0 {
@@ -286,10 +271,7 @@ func ofLinear(t *testing.T, o GradientsOptions, step func(g *Group, x *cgotorch.
 		return s.Do(func(x *cgotorch.Exec) error {
 			m := nn.NewLinear(x, 2, 2, nn.LinearOptions{})
 			defer nn.Close(m)
-			gradients, err := NewGradients(x, g, m, o)
-			if err != nil {
-				return err
-			}
+			gradients := cgotorch.Must(NewGradients(x, g, m, o))
 			defer gradients.Close()
 			step(g, x, m, gradients)
 			return nil
@@ -308,10 +290,8 @@ func TestGradients_OtherSums(t *testing.T) {
 		}
 		gradients.Backward(x, x.Sum(y))
 	})
-	for i, err := range errs {
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), []string{"this rank's backward of SumOverRanks of Float", "this rank's gradients, 6 of Float"}[i]) {
-			t.Errorf("rank %d: got %v", i, err)
-		}
+	for i, text := range []string{"this rank's backward of SumOverRanks of Float", "this rank's gradients, 6 of Float"} {
+		wantErrors(t, errs[i:i+1], cgotorch.ErrInvalidArgument, text)
 	}
 }
 
@@ -341,11 +321,7 @@ func TestGradients_UnusedBesideNorms(t *testing.T) {
 		}{nn.NewBatchNorm2d(x, 3, nn.BatchNormOptions{}), nn.NewLinear(x, 4, 2, nn.LinearOptions{})}
 		defer nn.Close(&m)
 		SyncBatchNorm(g, &m)
-		gradients, err := NewGradients(x, g, &m, GradientsOptions{Unused: true, BucketBytes: 16})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		gradients := cgotorch.Must(NewGradients(x, g, &m, GradientsOptions{Unused: true, BucketBytes: 16}))
 		defer gradients.Close()
 		y := m.Norm.Forward(x, x.Full(cgotorch.Float32, 1+g.Rank(), 2, 3, 4, 4))
 		if g.Rank() == 0 {
@@ -370,17 +346,13 @@ func TestGradients_SecondGradient(t *testing.T) {
 		in.SetRequiresGrad(true)
 		gradients.Backward(x, x.Sum(x.Recompute(x.Recompute(in, part), part)))
 	})
-	for i, err := range errs {
-		if !errors.Is(err, cgotorch.ErrUnsupported) || !strings.Contains(err.Error(), "got a second gradient in one backward") {
-			t.Errorf("rank %d: got %v", i, err)
-		}
-	}
+	wantErrors(t, errs, cgotorch.ErrUnsupported, "got a second gradient in one backward")
 }
 
 // A backward that cannot begin counts as no collective.
 func TestGradients_ClosedRoot(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, 2, Options{}, func(g *Group, s *cgotorch.Stream) error {
 		var m *nn.Linear
 		var gradients *Gradients
 		err := s.Do(func(x *cgotorch.Exec) (err error) {
@@ -407,11 +379,7 @@ func TestGradients_ClosedRoot(t *testing.T) {
 			gradients.Backward(x, x.Sum(m.Forward(x, x.Ones(cgotorch.Float32, 1, 2))))
 			return nil
 		})
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	}), nil)
 }
 
 func TestGradients_NoRoots(t *testing.T) {
@@ -419,11 +387,7 @@ func TestGradients_NoRoots(t *testing.T) {
 	errs := ofLinear(t, GradientsOptions{}, func(_ *Group, x *cgotorch.Exec, _ *nn.Linear, gradients *Gradients) {
 		gradients.BackwardWith(x, cgotorch.BackwardOptions{})
 	})
-	for i, err := range errs {
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "give one root or more") {
-			t.Errorf("rank %d: got %v", i, err)
-		}
-	}
+	wantErrors(t, errs, cgotorch.ErrInvalidArgument, "give one root or more")
 }
 
 func TestGradients_Unused(t *testing.T) {
@@ -433,10 +397,7 @@ func TestGradients_Unused(t *testing.T) {
 			return s.Do(func(x *cgotorch.Exec) error {
 				m := struct{ First, Second *nn.Linear }{nn.NewLinear(x, 2, 2, nn.LinearOptions{}), nn.NewLinear(x, 2, 2, nn.LinearOptions{})}
 				defer nn.Close(&m)
-				gradients, err := NewGradients(x, g, &m, GradientsOptions{Unused: zeros})
-				if err != nil {
-					return err
-				}
+				gradients := cgotorch.Must(NewGradients(x, g, &m, GradientsOptions{Unused: zeros}))
 				defer gradients.Close()
 				gradients.Backward(x, x.Sum(m.First.Forward(x, x.Ones(cgotorch.Float32, 1, 2))))
 				if got := x.Item(x.Sum(m.Second.Weight.Grad())); got != 0 {
@@ -520,11 +481,7 @@ func TestGradients_LastBucket(t *testing.T) {
 				}
 				m := struct{ All []*nn.Linear }{all}
 				defer nn.Close(&m)
-				gradients, err := NewGradients(x, g, &m, GradientsOptions{})
-				if err != nil {
-					t.Error(err)
-					return
-				}
+				gradients := cgotorch.Must(NewGradients(x, g, &m, GradientsOptions{}))
 				defer gradients.Close()
 				gradients.Backward(x, loss)
 				if n := gradients.counts().Buckets; int(n) != c.want {

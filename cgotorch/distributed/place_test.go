@@ -3,6 +3,8 @@ package distributed
 import (
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestPlaceOf(t *testing.T) {
@@ -39,9 +41,7 @@ func TestPlaceOf(t *testing.T) {
 		}
 		got, err := placeOf(func(name string) string { return env[name] })
 		if c.fails != "" {
-			if err == nil || !strings.Contains(err.Error(), c.fails) {
-				t.Errorf("%s: got %v, want %q", c.name, err, c.fails)
-			}
+			torchtest.WantError(t, err, nil, c.fails)
 			continue
 		}
 		if err != nil || got != c.want {

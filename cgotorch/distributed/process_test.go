@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -66,7 +67,7 @@ var roles = map[string]func(g *Group, s *cgotorch.Stream) error{
 
 // oddStep is the step at which a role does something odd. By then each rank has given a sign of
 // life that tells of collectives.
-const oddStep = 200
+const oddStep = 120
 
 // atStep returns a role that calls fn at oddStep of a training without end.
 func atStep(fn func(g *Group, x *cgotorch.Exec) error) func(g *Group, s *cgotorch.Stream) error {
@@ -112,9 +113,7 @@ func trainWith(g *Group, s *cgotorch.Stream, steps int, odd func(g *Group, x *cg
 	for k := range steps {
 		err := s.Do(func(x *cgotorch.Exec) error {
 			if k == oddStep && odd != nil {
-				if err := odd(g, x); err != nil {
-					return err
-				}
+				cgotorch.Check(odd(g, x))
 			}
 			step.Run(x, x.Randn(cgotorch.Float32, 8, 32))
 			return nil
@@ -174,14 +173,9 @@ func newRank(role string, timeout time.Duration, env ...string) *process {
 
 func (p *process) start(t *testing.T) {
 	t.Helper()
-	out, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := cgotorch.Must(p.StdoutPipe())
 	p.Stderr = p.Stdout
-	if err := p.Cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Cmd.Start())
 	t.Cleanup(func() { p.Process.Kill(); p.await(t, 10*time.Second) })
 	go func() {
 		for scan := bufio.NewScanner(out); scan.Scan(); {
@@ -288,9 +282,7 @@ func TestProcesses_Lost(t *testing.T) {
 				t.Parallel()
 				ranks := startRanks(t, "train", c.world, c.timeout)
 				ranks[victim].until(t, fmt.Sprint("step ", oddStep))
-				if err := ranks[victim].Process.Signal(c.signal); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, ranks[victim].Process.Signal(c.signal))
 				began := time.Now()
 				for i, p := range ranks {
 					if i == victim {
@@ -363,9 +355,7 @@ func TestProcesses_LostCUDA(t *testing.T) {
 						}
 						ranks[victim].until(t, fmt.Sprint("step ", rand.IntN(300)))
 						time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
-						if err := ranks[victim].Process.Signal(signal); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, ranks[victim].Process.Signal(signal))
 						began := time.Now()
 						for i, p := range ranks {
 							if i == victim {
@@ -418,10 +408,7 @@ func TestProcesses_CannotJoin(t *testing.T) {
 	})
 	t.Run("port taken", func(t *testing.T) {
 		t.Parallel()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := cgotorch.Must(net.Listen("tcp", "127.0.0.1:0"))
 		defer l.Close()
 		p := startRank(t, "finish", time.Second, rankEnv(l.Addr().(*net.TCPAddr).Port, 0, 2)...)
 		expect(t, 0, p.await(t, 30*time.Second), "another program listens there", "MASTER_PORT")

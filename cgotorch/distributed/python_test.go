@@ -2,6 +2,7 @@ package distributed
 
 import (
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"os/exec"
 	"strings"
@@ -84,9 +85,7 @@ func TestPython_OtherVersion(t *testing.T) {
 	p := startRank(t, "meetPython", 5*time.Second, rankEnv(port, 0, 2)...)
 	q := exec.Command(python, "-c", pythonRank, "2.3.1+cpu")
 	q.Env = append(os.Environ(), rankEnv(port, 1, 2)...)
-	if err := q.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, q.Start())
 	defer q.Wait()
 	defer q.Process.Kill()
 	expect(t, 0, p.await(t, 60*time.Second), "has LibTorch 2.", "2.3.1+cpu", "all ranks need the same version")

@@ -1,8 +1,8 @@
 package distributed
 
 import (
-	"errors"
-	"slices"
+	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"strings"
 	"testing"
 
@@ -48,21 +48,15 @@ func (r *ranked) sgd(params ...*cgotorch.Tensor) *optim.Optimizer {
 }
 
 func (r *ranked) sharded(o ShardedOptions) *Sharded {
-	s, err := NewSharded(r.x, r.g, o, func(groups ...optim.Group) (*optim.Optimizer, error) {
+	s := cgotorch.Must(NewSharded(r.x, r.g, o, func(groups ...optim.Group) (*optim.Optimizer, error) {
 		return optim.NewSGD(optim.SGDOptions{LR: 0.1}, groups...)
-	}, optim.Group{Params: r.params})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	}, optim.Group{Params: r.params}))
 	r.closes = append(r.closes, s.Close)
 	return s
 }
 
 func (r *ranked) scaler() *optim.Scaler {
-	s, err := optim.NewScaler(r.x, optim.ScalerOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	s := cgotorch.Must(optim.NewScaler(r.x, optim.ScalerOptions{}))
 	r.closes = append(r.closes, s.Close)
 	return s
 }
@@ -117,9 +111,7 @@ var stepCases = []struct {
 	}},
 	{"a gradient that the program sets", true, func(r *ranked) {
 		for i, g := range r.x.Gradients([]*cgotorch.Tensor{r.loss()}, r.params, cgotorch.GradientOptions{}) {
-			if err := r.params[i].SetGrad(g); err != nil {
-				r.t.Error(err)
-			}
+			must.Do(r.t, r.params[i].SetGrad(g))
 		}
 		r.step()
 	}},
@@ -185,9 +177,7 @@ var stepCases = []struct {
 	{"set after the reduction", false, func(r *ranked) {
 		r.reduce()
 		for _, p := range r.params {
-			if err := p.SetGrad(r.x.MulScalar(p.Grad(), 0.5)); err != nil {
-				r.t.Error(err)
-			}
+			must.Do(r.t, p.SetGrad(r.x.MulScalar(p.Grad(), 0.5)))
 		}
 		r.step()
 	}},
@@ -214,9 +204,7 @@ var stepCases = []struct {
 	}},
 	{"an optimizer of other parameters", false, func(r *ranked) {
 		other := r.x.Ones(cgotorch.Float32, 2)
-		if err := other.SetRequiresGrad(true); err != nil {
-			r.t.Error(err)
-		}
+		must.Do(r.t, other.SetRequiresGrad(true))
 		r.sgd(other).Minimize(r.x, r.x.Sum(other))
 	}},
 	{"an optimizer of some of the parameters", false, func(r *ranked) { r.reduce(); r.sgd(r.params[1]).Step(r.x) }},
@@ -246,10 +234,7 @@ var stepCases = []struct {
 		r.step()
 	}},
 	{"averages of the weights", false, func(r *ranked) {
-		e, err := optim.NewEMA(r.x, r.params, 0.9)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		e := cgotorch.Must(optim.NewEMA(r.x, r.params, 0.9))
 		r.closes = append(r.closes, e.Close)
 		r.reduce()
 		r.step()
@@ -281,49 +266,57 @@ var stepCases = []struct {
 }
 
 func newGradients(r *ranked) *Gradients {
-	made, err := NewGradients(r.x, r.g, r.m, GradientsOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	made := cgotorch.Must(NewGradients(r.x, r.g, r.m, GradientsOptions{}))
 	return made
 }
 
-// on runs a step on the ranks of a world.
-func onRanks(t *testing.T, world int, run func(r *ranked)) []error {
-	return together(t, world, Options{}, func(g *Group, s *cgotorch.Stream) error {
-		return s.Do(func(x *cgotorch.Exec) error {
-			r := &ranked{t: t, x: x, g: g, m: nn.NewLinear(x, 3, 2, nn.LinearOptions{})}
-			defer nn.Close(r.m)
-			r.params = nn.Parameters(r.m)
-			r.opt = r.sgd(r.params...) // before the Gradients; cases make others after it
-			r.r = newGradients(r)
-			defer func() {
-				r.r.Close()
-				for _, c := range r.closes {
-					if err := c(); err != nil {
-						t.Error(err)
-					}
-				}
-			}()
-			run(r)
-			CheckEqual(x, g, r.m)
-			return nil
-		})
-	})
+// onRanks runs steps on the ranks of one group, one after another. It returns the errors of
+// each step, by rank.
+func onRanks(t *testing.T, world int, runs ...func(r *ranked)) [][]error {
+	errs := make([][]error, len(runs))
+	for i := range errs {
+		errs[i] = make([]error, world)
+	}
+	wantErrors(t, together(t, world, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		for i, run := range runs {
+			errs[i][g.Rank()] = s.Do(func(x *cgotorch.Exec) error { onRank(t, x, g, run); return nil })
+		}
+		return nil
+	}), nil)
+	return errs
+}
+
+func onRank(t *testing.T, x *cgotorch.Exec, g *Group, run func(r *ranked)) {
+	r := &ranked{t: t, x: x, g: g, m: nn.NewLinear(x, 3, 2, nn.LinearOptions{})}
+	defer nn.Close(r.m)
+	r.params = nn.Parameters(r.m)
+	r.opt = r.sgd(r.params...) // before the Gradients; cases make others after it
+	r.r = newGradients(r)
+	defer func() {
+		r.r.Close()
+		for _, c := range r.closes {
+			if err := c(); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	run(r)
+	CheckEqual(x, g, r.m)
 }
 
 // A step by gradients that were not reduced fails on all ranks, and no other step fails.
 func TestStep_Reduced(t *testing.T) {
 	torchtest.CheckLeaks(t)
+	var runs []func(r *ranked)
 	for _, c := range stepCases {
-		t.Run(c.name, func(t *testing.T) {
-			for i, err := range onRanks(t, 2, c.run) {
-				switch {
-				case !c.apart && err != nil:
-					t.Errorf("rank %d: %v", i, err)
-				case c.apart && (!errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "were not reduced since the last step")):
-					t.Errorf("rank %d: got %v", i, err)
-				}
+		runs = append(runs, c.run)
+	}
+	for i, errs := range onRanks(t, 2, runs...) {
+		t.Run(stepCases[i].name, func(t *testing.T) {
+			if stepCases[i].apart {
+				wantErrors(t, errs, cgotorch.ErrInvalidArgument, "were not reduced since the last step")
+			} else {
+				wantErrors(t, errs, nil)
 			}
 		})
 	}
@@ -332,33 +325,19 @@ func TestStep_Reduced(t *testing.T) {
 // One rank alone has nothing to reduce, and a closed Gradients asks for nothing.
 func TestStep_Reduced_NotAsked(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for _, err := range onRanks(t, 1, func(r *ranked) { r.opt.Minimize(r.x, r.loss()) }) {
-		if err != nil {
-			t.Errorf("one rank: %v", err)
-		}
-	}
-	for i, err := range onRanks(t, 2, func(r *ranked) { r.r.Close(); r.opt.Minimize(r.x, r.loss()) }) {
-		if err == nil || !strings.Contains(err.Error(), "has other values than rank 0") { // of CheckEqual
-			t.Errorf("closed, rank %d: %v", i, err)
-		}
-	}
+	wantErrors(t, onRanks(t, 1, func(r *ranked) { r.opt.Minimize(r.x, r.loss()) })[0], nil)
+	closed := onRanks(t, 2, func(r *ranked) { r.r.Close(); r.opt.Minimize(r.x, r.loss()) })[0]
+	wantErrors(t, closed, cgotorch.ErrInvalidArgument, "has other values than rank 0") // of CheckEqual
 }
 
 // The backward of an LBFGS reduces nothing.
 func TestLBFGS_Reduced(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range onRanks(t, 2, func(r *ranked) {
-		o, err := optim.NewLBFGS(optim.LBFGSOptions{}, r.params)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+	wantErrors(t, onRanks(t, 2, func(r *ranked) {
+		o := cgotorch.Must(optim.NewLBFGS(optim.LBFGSOptions{}, r.params))
 		r.closes = append(r.closes, o.Close)
 		o.Step(r.x, func(*cgotorch.Exec) *cgotorch.Tensor { return r.loss() })
-	}) {
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "reduces no gradients") {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	})[0], cgotorch.ErrInvalidArgument, "reduces no gradients")
 }
 
 // equalCases are states that ranks compare. A new case is one line.
@@ -396,16 +375,11 @@ var equalCases = []struct {
 	{"a scaler", func(r *ranked) { CheckEqual(r.x, r.g, r.scaler()) }, ""},
 	{"another factor", func(r *ranked) {
 		s := r.scaler()
-		if err := s.Restore(r.x, optim.ScalerState{Scale: float64(r.g.Rank() + 1)}); err != nil {
-			r.t.Error(err)
-		}
+		must.Do(r.t, s.Restore(r.x, optim.ScalerState{Scale: float64(r.g.Rank() + 1)}))
 		CheckEqual(r.x, r.g, s)
 	}, "a scaler with the state"},
 	{"averages", func(r *ranked) {
-		e, err := optim.NewEMA(r.x, r.params, 0.5)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		e := cgotorch.Must(optim.NewEMA(r.x, r.params, 0.5))
 		r.closes = append(r.closes, e.Close)
 		r.x.NoGrad().AddScalarInPlace(r.m.Bias, r.g.Rank())
 		e.Update(r.x)
@@ -413,10 +387,7 @@ var equalCases = []struct {
 	}, "average 1"},
 	{"an LBFGS", func(r *ranked) {
 		r.r.Close()
-		o, err := optim.NewLBFGS(optim.LBFGSOptions{Iterations: 2}, r.params)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		o := cgotorch.Must(optim.NewLBFGS(optim.LBFGSOptions{Iterations: 2}, r.params))
 		r.closes = append(r.closes, o.Close)
 		CheckEqual(r.x, r.g, o)
 		o.Step(r.x, func(*cgotorch.Exec) *cgotorch.Tensor { return r.loss() })
@@ -443,24 +414,24 @@ var equalCases = []struct {
 // What has no tensors is refused, and a state is compared.
 func TestCheckEqual_States(t *testing.T) {
 	torchtest.CheckLeaks(t)
+	var runs []func(r *ranked)
 	for _, c := range equalCases {
-		t.Run(c.name, func(t *testing.T) {
-			errs := onRanks(t, 2, func(r *ranked) {
-				c.run(r)
-				if c.want == "" {
-					return
-				}
-				t.Errorf("rank %d: no error", r.g.Rank())
-			})
-			for i, err := range errs {
-				if c.want == "" && err != nil || c.want != "" && !errors.Is(err, cgotorch.ErrInvalidArgument) {
-					t.Errorf("rank %d: got %v", i, err)
-				}
+		runs = append(runs, func(r *ranked) {
+			if c.run(r); c.want != "" {
+				t.Errorf("%s, rank %d: no error", c.name, r.g.Rank())
 			}
-			if !slices.ContainsFunc(errs, func(err error) bool {
-				return err == nil && c.want == "" || err != nil && strings.Contains(err.Error(), c.want)
-			}) {
-				t.Errorf("got %v, want %q", errs, c.want)
+		})
+	}
+	for i, errs := range onRanks(t, 2, runs...) {
+		t.Run(equalCases[i].name, func(t *testing.T) {
+			want := equalCases[i].want
+			if want == "" {
+				wantErrors(t, errs, nil)
+				return
+			}
+			wantErrors(t, errs, cgotorch.ErrInvalidArgument)
+			if text := fmt.Sprint(errs); !strings.Contains(text, want) {
+				t.Errorf("got %s, want %q", text, want)
 			}
 		})
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -35,10 +37,7 @@ var ports sync.Map
 func freePort(t testing.TB) int {
 	t.Helper()
 	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := cgotorch.Must(net.Listen("tcp", "127.0.0.1:0"))
 		port := l.Addr().(*net.TCPAddr).Port
 		l.Close()
 		if _, used := ports.LoadOrStore(port, true); !used {
@@ -90,14 +89,22 @@ func together(t *testing.T, world int, o Options, rank func(g *Group, s *cgotorc
 	return errs
 }
 
+// wantErrors fails the test unless each rank has ended with an error of this kind that contains the
+// texts. Without a kind no rank may fail.
+func wantErrors(t *testing.T, errs []error, kind error, texts ...string) {
+	t.Helper()
+	for i, err := range errs {
+		has := func(text string) bool { return err != nil && strings.Contains(err.Error(), text) }
+		if !errors.Is(err, kind) || slices.ContainsFunc(texts, func(text string) bool { return !has(text) }) {
+			t.Errorf("rank %d: got %v, want %v with %q", i, err, kind, texts)
+		}
+	}
+}
+
 // succeed is together for ranks of which none fails.
 func succeed(t *testing.T, world int, rank func(g *Group, x *cgotorch.Exec)) {
 	t.Helper()
-	for i, err := range together(t, world, Options{}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, world, Options{}, func(g *Group, s *cgotorch.Stream) error {
 		return s.Do(func(x *cgotorch.Exec) error { rank(g, x); return nil })
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", i, err)
-		}
-	}
+	}), nil)
 }

@@ -3,6 +3,7 @@ package distributed
 import (
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"maps"
 	"math"
 	"path/filepath"
@@ -124,11 +125,7 @@ func unsharded(t *testing.T, dtype cgotorch.DType, rule maker, steps int, clip f
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := newOddSizes(x, dtype)
 		defer nn.Close(m)
-		opt, err := rule(m.groups()...)
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		opt := cgotorch.Must(rule(m.groups()...))
 		defer opt.Close()
 		for k := range steps {
 			m.setGrads(x, k, 0, 4)
@@ -209,11 +206,7 @@ func TestSharded_EqualsUnsharded(t *testing.T) {
 					if g.Rank() > 0 { // NewSharded gives all ranks the weights of rank 0
 						x.NoGrad().FillInPlace(m.Matrix, 7)
 					}
-					s, err := NewSharded(x, g, ShardedOptions{BucketBytes: c.bucket, Reduced: c.reduce}, elementwise[name], m.groups()...)
-					if err != nil {
-						t.Error(err)
-						return
-					}
+					s := cgotorch.Must(NewSharded(x, g, ShardedOptions{BucketBytes: c.bucket, Reduced: c.reduce}, elementwise[name], m.groups()...))
 					defer s.Close()
 					var norms []float64
 					for k := range 7 {
@@ -260,11 +253,7 @@ func TestSharded_EqualBits(t *testing.T) {
 				succeed(t, world, func(g *Group, x *cgotorch.Exec) {
 					m := newOddSizes(x, dtype)
 					defer nn.Close(m)
-					s, err := NewSharded(x, g, ShardedOptions{}, rule, m.groups()...)
-					if err != nil {
-						t.Error(err)
-						return
-					}
+					s := cgotorch.Must(NewSharded(x, g, ShardedOptions{}, rule, m.groups()...))
 					defer s.Close()
 					for k := range 5 {
 						m.setGrads(x, k, 0, 4)
@@ -288,13 +277,9 @@ func TestSharded_ClipsFloat16(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
 		p := x.Zeros(cgotorch.Float16, 401)
-		s, err := NewSharded(x, g, ShardedOptions{}, func(groups ...optim.Group) (*optim.Optimizer, error) {
+		s := cgotorch.Must(NewSharded(x, g, ShardedOptions{}, func(groups ...optim.Group) (*optim.Optimizer, error) {
 			return optim.NewSGD(optim.SGDOptions{LR: 1, MasterWeights: true}, groups...)
-		}, optim.Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		}, optim.Group{Params: []*cgotorch.Tensor{p}}))
 		defer s.Close()
 		if err := p.SetGrad(x.Full(cgotorch.Float16, 30000, 401)); err != nil {
 			t.Error(err)
@@ -319,11 +304,7 @@ func TestSharded_ClipsCasts(t *testing.T) {
 	succeed(t, 3, func(g *Group, x *cgotorch.Exec) {
 		m := newOddSizes(x, cgotorch.BFloat16)
 		defer nn.Close(m)
-		s, err := NewSharded(x, g, ShardedOptions{}, elementwise["sgd"], m.groups()...)
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		s := cgotorch.Must(NewSharded(x, g, ShardedOptions{}, elementwise["sgd"], m.groups()...))
 		defer s.Close()
 		before := m.values(x)
 		if norm := x.Item(s.ClipGradNorm(x, 1)); norm != 0 {
@@ -441,17 +422,9 @@ func TestSharded_Dtypes(t *testing.T) {
 				*list = append(*list, p)
 			}
 		}
-		s, err := NewSharded(x, g, ShardedOptions{Sum: true}, rule, optim.Group{Params: params})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		s := cgotorch.Must(NewSharded(x, g, ShardedOptions{Sum: true}, rule, optim.Group{Params: params}))
 		defer s.Close()
-		opt, err := rule(optim.Group{Params: copies})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		opt := cgotorch.Must(rule(optim.Group{Params: copies}))
 		defer opt.Close()
 		for k := range 4 {
 			for i, p := range params {
@@ -495,13 +468,9 @@ func TestSharded_Memory(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			s, err := NewSharded(x, g, ShardedOptions{BucketBytes: 1000}, func(groups ...optim.Group) (*optim.Optimizer, error) {
+			s := cgotorch.Must(NewSharded(x, g, ShardedOptions{BucketBytes: 1000}, func(groups ...optim.Group) (*optim.Optimizer, error) {
 				return optim.NewAdam(optim.AdamOptions{MasterWeights: true}, groups...)
-			}, optim.Group{Params: nn.Parameters(m)})
-			if err != nil {
-				t.Error(err)
-				return
-			}
+			}, optim.Group{Params: nn.Parameters(m)}))
 			defer s.Close()
 			s.Step(x)
 			bytes := int64(0)
@@ -536,17 +505,9 @@ func TestSharded_MoreRanksThanElements(t *testing.T) {
 		p, q := leaf(), leaf()
 		defer p.Close()
 		defer q.Close()
-		s, err := NewSharded(x, g, ShardedOptions{}, rule, optim.Group{Params: []*cgotorch.Tensor{p}})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		s := cgotorch.Must(NewSharded(x, g, ShardedOptions{}, rule, optim.Group{Params: []*cgotorch.Tensor{p}}))
 		defer s.Close()
-		opt, err := rule(optim.Group{Params: []*cgotorch.Tensor{q}})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		opt := cgotorch.Must(rule(optim.Group{Params: []*cgotorch.Tensor{q}}))
 		defer opt.Close()
 		step := func(k int) {
 			_ = p.SetGrad(x.Full(cgotorch.Float64, float64(k), 2))
@@ -611,20 +572,14 @@ func TestSharded_Checkpoints(t *testing.T) {
 					opt.SetScale(1 / float64(k+1))
 					opt.Step(x)
 				}
-				if err := checkpoint.Save(x, file(first+3), checkpoint.Checkpoint{Model: m, Optimizer: opt, Step: first + 3}); err != nil {
-					t.Error(err)
-				}
+				must.Do(t, checkpoint.Save(x, file(first+3), checkpoint.Checkpoint{Model: m, Optimizer: opt, Step: first + 3}))
 			}
 			onRanks := func(world, first int) {
 				want, _, state := unsharded(t, c.dtype, rule, first+3, 0)
 				succeed(t, world, func(g *Group, x *cgotorch.Exec) {
 					m := newOddSizes(x, c.dtype)
 					defer nn.Close(m)
-					s, err := NewSharded(x, g, ShardedOptions{BucketBytes: 300}, rule, m.groups()...)
-					if err != nil {
-						t.Error(err)
-						return
-					}
+					s := cgotorch.Must(NewSharded(x, g, ShardedOptions{BucketBytes: 300}, rule, m.groups()...))
 					defer s.Close()
 					run(x, g, m, s, first)
 					if d := farthest(m.values(x), want); !(d <= c.most) {
@@ -640,11 +595,7 @@ func TestSharded_Checkpoints(t *testing.T) {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m := newOddSizes(x, c.dtype)
 				defer nn.Close(m)
-				opt, err := rule(m.groups()...)
-				if err != nil {
-					t.Error(err)
-					return
-				}
+				opt := cgotorch.Must(rule(m.groups()...))
 				defer opt.Close()
 				run(x, nil, m, opt, 3)
 			})
@@ -677,11 +628,7 @@ func TestSharded_Model(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := classifier(t, x, 7, cgotorch.Float64)
 		defer nn.Close(m)
-		opt, err := rule(optim.Group{Params: nn.Parameters(m)})
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		opt := cgotorch.Must(rule(optim.Group{Params: nn.Parameters(m)}))
 		defer opt.Close()
 		for k := range steps {
 			train(x, nil, m, k, func(loss *cgotorch.Tensor) { opt.Minimize(x, loss) })
@@ -695,19 +642,11 @@ func TestSharded_Model(t *testing.T) {
 			SyncBatchNorm(g, m)
 			backward := x.Backward
 			if reduced {
-				gradients, err := NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000})
-				if err != nil {
-					t.Error(err)
-					return
-				}
+				gradients := cgotorch.Must(NewGradients(x, g, m, GradientsOptions{BucketBytes: 2000}))
 				defer gradients.Close()
 				backward = func(loss *cgotorch.Tensor) { gradients.Backward(x, loss) }
 			}
-			s, err := NewSharded(x, g, ShardedOptions{Reduced: reduced}, rule, optim.Group{Params: nn.Parameters(m)})
-			if err != nil {
-				t.Error(err)
-				return
-			}
+			s := cgotorch.Must(NewSharded(x, g, ShardedOptions{Reduced: reduced}, rule, optim.Group{Params: nn.Parameters(m)}))
 			defer s.Close()
 			for k := range steps {
 				train(x, g, m, k, func(loss *cgotorch.Tensor) {
@@ -762,14 +701,11 @@ func TestNewSharded_Refused(t *testing.T) {
 // A parameter that has a gradient on one rank alone is named.
 func TestSharded_GradientsDiffer(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, err := range together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+	wantErrors(t, together(t, 2, Options{Timeout: 3 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
 		return s.Do(func(x *cgotorch.Exec) error {
 			m := newOddSizes(x, cgotorch.Float32)
 			defer nn.Close(m)
-			s, err := NewSharded(x, g, ShardedOptions{}, elementwise["adam"], m.groups()...)
-			if err != nil {
-				return err
-			}
+			s := cgotorch.Must(NewSharded(x, g, ShardedOptions{}, elementwise["adam"], m.groups()...))
 			defer s.Close()
 			m.setGrads(x, 0, 0, 4)
 			if g.Rank() == 1 {
@@ -779,11 +715,7 @@ func TestSharded_GradientsDiffer(t *testing.T) {
 			<-g.failed
 			return g.Err()
 		})
-	}) {
-		if !errors.Is(err, cgotorch.ErrGroupFailed) || !strings.Contains(err.Error(), "without gradients of parameter 0 of group 2") {
-			t.Errorf("rank %d: got %v", i, err)
-		}
-	}
+	}), cgotorch.ErrGroupFailed, "without gradients of parameter 0 of group 2")
 }
 
 // Restore refuses states that do not fit, and changes nothing then.
@@ -792,21 +724,13 @@ func TestSharded_RestoreRefused(t *testing.T) {
 	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
 		m := newOddSizes(x, cgotorch.Float32)
 		defer nn.Close(m)
-		s, err := NewSharded(x, g, ShardedOptions{}, elementwise["adam"], m.groups()...)
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		s := cgotorch.Must(NewSharded(x, g, ShardedOptions{}, elementwise["adam"], m.groups()...))
 		defer s.Close()
-		opt, err := elementwise["adam"](m.groups()...)
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		opt := cgotorch.Must(elementwise["adam"](m.groups()...))
 		defer opt.Close()
 		m.setGrads(x, 0, 0, 4)
 		opt.Step(x)
-		for what, c := range map[string]struct {
+		for _, c := range map[string]struct {
 			text   string
 			change func(s *optim.State)
 		}{
@@ -822,9 +746,7 @@ func TestSharded_RestoreRefused(t *testing.T) {
 			state := opt.State(x)
 			state.Tensors = slices.Clone(state.Tensors)
 			c.change(&state)
-			if err := s.Restore(x, state); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("%s: got %v, want %q", what, err, c.text)
-			}
+			torchtest.WantError(t, s.Restore(x, state), cgotorch.ErrInvalidArgument, c.text)
 		}
 		if got := s.inner.State(x); len(got.Tensors) > 0 {
 			t.Errorf("rank %d: %d tensors are there", g.Rank(), len(got.Tensors))

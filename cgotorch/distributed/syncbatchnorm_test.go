@@ -1,10 +1,8 @@
 package distributed
 
 import (
-	"errors"
-	"fmt"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -97,9 +95,7 @@ func (c rankedBatch) step(t *testing.T, x *cgotorch.Exec, g *Group, from, to, wh
 			return x.To(x.Narrow(t, 0, int(from), int(to-from)), c.dtype)
 		}
 		part := mine(in)
-		if err := part.SetRequiresGrad(true); err != nil {
-			t.Error(err)
-		}
+		must.Do(t, part.SetRequiresGrad(true))
 		out := m.Forward(x, part)
 		x.Backward(x.Sum(x.Mul(x.To(out, cgotorch.Float64), x.To(mine(factor), cgotorch.Float64))))
 		take(&samples, out)
@@ -165,7 +161,7 @@ func TestSyncBatchNorm_OneRankOneValue(t *testing.T) {
 		{name: "images", image: []int64{1, 1}, dtype: cgotorch.Float16}, {name: "volumes", image: []int64{1, 1, 1}, dtype: cgotorch.BFloat16},
 		{name: "no statistics", image: []int64{1, 1}, dtype: cgotorch.Float32, o: nn.BatchNormOptions{NoStatistics: true}, eval: true},
 	} {
-		for i, err := range together(t, 1, Options{}, func(g *Group, s *cgotorch.Stream) error {
+		wantErrors(t, together(t, 1, Options{}, func(g *Group, s *cgotorch.Stream) error {
 			return s.Do(func(x *cgotorch.Exec) error {
 				m, _ := newNorm(x, c)
 				defer nn.Close(m)
@@ -173,11 +169,7 @@ func TestSyncBatchNorm_OneRankOneValue(t *testing.T) {
 				m.Forward(x, x.Ones(c.dtype, append([]int64{1, rankedChannels}, c.image...)...))
 				return nil
 			})
-		}) {
-			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), "has one value per channel") {
-				t.Errorf("%s, rank %d: %v", c.name, i, err)
-			}
-		}
+		}), cgotorch.ErrInvalidArgument, "has one value per channel")
 	}
 }
 
@@ -191,9 +183,7 @@ func TestSyncBatchNorm_EmptyCUDA(t *testing.T) {
 				defer nn.Close(m)
 				SyncBatchNorm(g, m)
 				in := x.Zeros(dtype, 0, rankedChannels, 4, 4)
-				if err := in.SetRequiresGrad(true); err != nil {
-					return err
-				}
+				cgotorch.Check(in.SetRequiresGrad(true))
 				x.Backward(x.Sum(m.Forward(x, in)))
 				got := append(cgotorch.ToSlice[float64](x, x.To(norm.RunningMean, cgotorch.Float64)), cgotorch.ToSlice[float64](x, x.To(norm.RunningVar, cgotorch.Float64))...)
 				for i, v := range got {
