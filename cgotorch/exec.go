@@ -317,8 +317,8 @@ func (x *Exec) adopt(t *Tensor) {
 }
 
 // Lend returns a second handle of t. The Do frees this handle at its end. Keep refuses the handle
-// and every tensor that shares its memory. `whose` names the owner of the memory in Keep's error,
-// as in "batch 12 of epoch 3".
+// and every tensor that shares its memory. Keep's error then says who owns the memory: `whose`,
+// for example "batch 12 of epoch 3".
 func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	x.checkThread("Exec.Lend")
 	x.open("Exec.Lend", t)

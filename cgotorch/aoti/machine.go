@@ -90,8 +90,9 @@ func (m *modelFiles) compare(here machine) error {
 	return m.compareGPU(here)
 }
 
-// compareGPU compares the compute capability. A kernel also runs on newer GPUs of the same
-// generation. With kernels of several kinds (.fatbin) it also runs on newer generations.
+// compareGPU fails if the model's kernels cannot run on this GPU. It compares the compute
+// capabilities of the model and of the GPU. A kernel also runs on newer GPUs of its generation. A
+// package with a .fatbin file also runs on newer generations.
 func (m *modelFiles) compareGPU(here machine) error {
 	text := m.metadata["AOTI_COMPUTE_CAPABILITY"]
 	if here.device != "cuda" || text == "" {

@@ -23,8 +23,8 @@ type Batch struct {
 	Epoch, Index int // number of the epoch, and of the batch in its epoch, both from 0
 
 	// State is the position right after this batch. A loader that is restored to State continues with
-	// the next batch. The State of an epoch's last batch is the end of that epoch. A loader that is
-	// restored there first has an epoch without batches. [State.NextEpoch] skips this empty epoch.
+	// the next batch. After the last batch of an epoch, State is the end of that epoch. Then the
+	// restored loader yields an empty epoch first. [State.NextEpoch] skips this empty epoch.
 	State State
 
 	// OnRelease, if not nil, is called once, by the first Release. It must not wait. The maker of the

@@ -68,7 +68,8 @@ func (w *window) sample(o Options, k int) int32 {
 	return w.order[i]
 }
 
-// appendSamples appends the numbers of the samples `from` to `to` of this rank.
+// appendSamples appends the places, in the window, of some samples of this rank to `places`. They
+// are the rank's samples [from, to).
 func (w *window) appendSamples(o Options, from, to int, places []int32) []int32 {
 	for k := from; k < to; k++ {
 		places = append(places, w.sample(o, k))

@@ -38,7 +38,8 @@ const (
 	sequenceBytes = 1 << 20 // and about the most bytes of them
 )
 
-// Read yields the samples. A sample that does not fit the fields is an [*Error].
+// Read yields the samples from number `from` on. If a sample does not fit the fields, Read yields
+// an [*Error].
 func (s *sequence) Read(ctx context.Context, from int64) iter.Seq2[*Rows, error] {
 	return func(yield func(*Rows, error) bool) {
 		rows, row := newRows(s.fields, 0), int64(0)

@@ -14,20 +14,20 @@ import (
 // or a list of modules. Without CastWeights each convolution and each linear layer casts its own
 // weights, and backward casts each gradient back: two small kernels for each weight. CastWeights
 // casts all of them by one operator, whose backward casts all gradients. The results and the
-// gradients have the same bits.
+// gradients have the same bits as without CastWeights.
 //
 // [Sequential], [Residual], [Parallel] and the models of package vision call CastWeights in
 // Forward. Call it in a Forward that you write:
 //
 //	func (n *Net) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
-//		x, release := nn.CastWeights(x, n)
+//		y, release := nn.CastWeights(x, n)
 //		defer release()
 //		...
 //	}
 //
-// The layers of this package use the casts if they run with the returned Exec y. They also use
-// them with an Exec that y.NoGrad, y.WithGrad or a branch of y.Parallel returns. In the following
-// cases a layer casts its own weight instead, so its result is right but costs the two kernels:
+// The layers of this package use the casts if they run with y. They also use the casts with the
+// Exec that y.NoGrad or y.WithGrad returns, and with the Exec that y.Parallel gives to a branch. In
+// the following cases a layer casts its own weight. Its result is right, but costs the two kernels:
 //
 //   - the weight has been written or replaced since CastWeights
 //   - a layer has used the cast before, with gradients

@@ -157,8 +157,8 @@ func checkFill(x *cgotorch.Exec, where string, t *cgotorch.Tensor, numbers ...nu
 }
 
 // Uniform fills t in place with numbers drawn evenly from [from, to). Nothing is recorded for
-// backward. Like the other functions that fill a tensor, it fails with
-// [cgotorch.ErrInvalidArgument] for a tensor of integers and for numbers out of range.
+// backward. Uniform fails with [cgotorch.ErrInvalidArgument] for a tensor of integers. It also
+// fails if `from` or `to` is infinite or NaN, or if `from` is above `to`.
 func Uniform(x *cgotorch.Exec, t *cgotorch.Tensor, from, to float64) {
 	checkFill(x, "nn.Uniform", t, number{"from", from, math.Inf(-1)}, number{"to", to, math.Inf(-1)})
 	if from > to {

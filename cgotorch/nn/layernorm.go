@@ -52,17 +52,19 @@ func (m *LayerNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 	return x.LayerNorm(in, m.Shape, m.Weight, m.Bias, cgotorch.LayerNormOptions{Eps: m.Eps})
 }
 
-// AddLayerNorm returns in + addend, and norm(in + addend). A transformer does this at each
-// residual connection: `addend` is the result of a branch, and `sum` goes on to the next sum. Both
-// have one shape. Without an addend, which is then nil, `sum` shares the memory of `in`. Read `sum`
-// in place of `in`. Then one kernel of backward adds the gradients of its two readers.
+// AddLayerNorm returns `sum`, which is `in` + `addend`, and `normed`, which is norm(sum). A
+// transformer does this at each residual connection. There `addend` is the result of a branch, and
+// `sum` is the `in` of the next connection. `in` and `addend` have the same shape. `addend` may be
+// nil. Then `sum` shares the memory of `in`. After the call read `sum`, not `in`. Then one kernel
+// of backward adds the gradients of `normed` and of the other reader of `sum`.
 //
-// Under autocast `normed` has the dtype of autocast. The layer after a norm would cast `normed` to
-// this dtype. So `normed` should go to such layers only.
+// Under autocast `normed` has the dtype of autocast. So give `normed` only to layers that would
+// cast their input to this dtype.
 //
-// On CUDA the forward is one kernel, and the backward has two. They need contiguous tensors, in
-// float32, float16 or bfloat16, that norm normalises over a last dimension of at most 8192, a
-// multiple of 4. For all other tensors AddLayerNorm runs the operators of the two layers.
+// On CUDA the forward is one kernel, and the backward is two. The kernels need contiguous tensors
+// in float32, float16 or bfloat16. `norm` must normalise over the last dimension only. This
+// dimension must be a multiple of 4, and at most 8192. For all other tensors AddLayerNorm runs the
+// operators of an addition and of a LayerNorm.
 //
 // AddLayerNorm does not wait, but its first call for a shape compiles the kernels, in about half a
 // second. The Do owns the results. AddLayerNorm fails as [LayerNorm.Forward] does. With the

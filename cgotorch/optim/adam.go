@@ -44,8 +44,8 @@ func NewAdam(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	return newAdam("adam", false, options, groups)
 }
 
-// NewAdamW is [NewAdam] for torch.optim.AdamW's rule. Each step multiplies a parameter by 1 -
-// WeightDecay*LR. Weight decay does not change the gradient and the means of gradients.
+// NewAdamW is [NewAdam] for torch.optim.AdamW's rule. Each step multiplies a parameter by
+// (1 - WeightDecay*LR). Weight decay changes neither the gradient nor the means of gradients.
 func NewAdamW(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	if options.WeightDecay == 0 && !options.NoWeightDecay {
 		options.WeightDecay = 0.01

@@ -197,8 +197,9 @@ type measured struct {
 	results []Spec
 }
 
-// describe notes the results of the first batch of a length as the outputs. A size that is not the
-// same for each length becomes -1, and so does one that differs with Options.Dependent.
+// describe is called for each measured batch. The first batch decides the names, dtypes and shapes
+// of the outputs. A size that is another one in a later batch becomes -1. Sizes may differ between
+// lengths, and with Options.Dependent between batch sizes too.
 func (b *Batcher) describe(results []*cgotorch.Tensor, f form) {
 	m := measured{size: f.size}
 	for k, out := range results {

@@ -59,10 +59,12 @@ func (p *policy) wait(now time.Time, length int64, waiting int, since time.Time)
 	return max(p.until.Add(-lead).Sub(now), min(p.delay-now.Sub(since), p.delay), 0)
 }
 
-// size returns the size of the batch to compute, if so many entries wait, beside those that are
-// computed already: the size by which the most entries are done in a second. If half of all
-// entries are done nearly as fast, the size is that half. Else callers who ask again at once would
-// come in a small and a large batch by turns for ever, and the small ones waste the device.
+// size returns the size of the next batch. `waiting` entries wait, and the device computes
+// `computed` entries now. The size is the one that completes the most entries in a second.
+//
+// There is one exception. Let `half` be the smallest size for half of all these entries. If it is
+// nearly as fast, size returns `half`. Without this rule, callers who ask again at once would form
+// a small and a large batch by turns. The small batches would waste the device.
 func (p *policy) size(length int64, waiting, computed int) int {
 	if p.exact {
 		return min(waiting, p.largest(length))

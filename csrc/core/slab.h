@@ -11,7 +11,7 @@ struct ct_slab {
   explicit ct_slab(int64_t bytes);
   // Maps the first `bytes` bytes of a file, only for reading.
   ct_slab(int file, int64_t bytes);
-  // Takes memory of the caller's. The slab neither zeroes nor frees it.
+  // Uses memory that the caller owns. The slab neither zeroes nor frees it.
   ct_slab(void* data, int64_t bytes);
   ~ct_slab();
   const int64_t bytes;

@@ -27,7 +27,7 @@ struct Jpeg::Codec {
   Codec(const Codec&) = delete;
   Codec& operator=(const Codec&) = delete;
 
-  // Decodes the scan with `huffman` in the place of libjpeg's decoder.
+  // Makes libjpeg decode the scan with `huffman` in place of its own decoder.
   void take(Huffman& huffman);
   // Starts libjpeg. It cuts its memory from the `size` bytes of `block`.
   void start(uint8_t* block, size_t size);
@@ -47,7 +47,7 @@ struct Jpeg::Codec {
 
 inline Jpeg::Codec& codec_of(void* info) { return *static_cast<Jpeg::Codec*>(static_cast<j_common_ptr>(info)->client_data); }
 
-// Leaves libjpeg: attempt throws an Error with this code and this reason.
+// Leaves libjpeg. The function attempt() then throws an Error with this code and this reason.
 [[noreturn]] void leave(Jpeg::Codec& codec, int32_t code, const char* reason);
 
 // Decodes the next MCU with the codec's Huffman. Leaves libjpeg if the data are corrupt.

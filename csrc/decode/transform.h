@@ -47,7 +47,7 @@ class Transform {
   Need held() const;
 
  private:
-  // What is to be done for one image. It follows from the header.
+  // The work for one image. The options and the header of the image's file decide it.
   struct Work {
     Plan plan;
     Box box;  // the box of the plan, in the pixels as stored

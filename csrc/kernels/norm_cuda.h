@@ -298,7 +298,8 @@ struct Statistics {
     variance = v < 0 ? 0 : v;  // NaN stays
     factor = rsqrtf(variance + p.eps);
   }
-  // Writes them to p.saved, and updates the running statistics of channel c, which is `of`.
+  // Writes the numbers that normalize channel c to p.saved. Updates the running statistics of the
+  // channel. `of` is channel c.
   template <typename Count>
   __device__ void finish(const Norm& p, int c, const Channel& of, Count rows) const {
     of.save(p, c, mean, factor);
