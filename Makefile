@@ -16,7 +16,7 @@ RACETIME ?= 25m
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
 CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
 COMPILE   := flock build/compile.lock cmake --build
-LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./internal/ring ./internal/replace ./internal/panics ./internal/pickle ./internal/pythonjson ./internal/signature ./examples/inspect
+LOADER    := ./imageloader/... ./internal/ctd ./internal/library ./internal/inflate ./internal/arena ./internal/ring ./internal/replace ./internal/panics ./internal/pickle ./internal/pythonjson ./internal/signature ./examples/inspect
 QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 
 help: ## list the targets
@@ -139,7 +139,7 @@ docs: libraries ## write the book's code, and the pages from PyTorch and gotorch
 	@go test ./tests/docs -update
 
 check-generate: generate ## fail if a generated file is not what its generator writes
-	@git diff --exit-code -- cgotorch/pt2/gosource/operators.json $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.md') || { echo "commit what make generate wrote"; exit 1; }
+	@git diff --exit-code -- cgotorch/pt2/gosource/operators.json $$(git grep -lE '^(//|<!--) Code generated .* DO NOT EDIT' -- '*.go' '*.h' '*.md') || { echo "commit what make generate wrote"; exit 1; }
 
 # Only the rows go to standard output.
 bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_PYTHON=python that has PyTorch
@@ -149,19 +149,18 @@ bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_P
 	@PEER_PYTHON="$${PEER_PYTHON:-$$(bench/environment.sh)}" && export PEER_PYTHON && build/bin/bench $(ARGS)
 
 # `sudo make install` only copies: what root builds would rest on a LibTorch in root's own cache.
-install: $(if $(SUDO_USER),,libraries) ## copy headers, libraries and cgotorch.pc to PREFIX (/usr/local), under DESTDIR
+INSTALLED = libcgotorch{,_cuda,_decode,_nopython,_nocuda}.so libcgotorch.torch
+install: $(if $(SUDO_USER),,libraries) ## copy the libraries to PREFIX/lib (/usr/local/lib), under DESTDIR
 	@[ -f build/lib/libcgotorch.so ] || { echo "streamtorch: nothing is built; run make build as yourself, then sudo make install"; exit 1; }
 	@case '$(PREFIX)' in /*) ;; *) echo "streamtorch: PREFIX=$(PREFIX) is not an absolute path; write it from /"; exit 1;; esac
-	@mkdir -p '$(DESTDIR)$(PREFIX)'/{include,lib/pkgconfig} 2>/dev/null && [ -w '$(DESTDIR)$(PREFIX)/lib/pkgconfig' ] || { \
+	@mkdir -p '$(DESTDIR)$(PREFIX)/lib' 2>/dev/null && [ -w '$(DESTDIR)$(PREFIX)/lib' ] || { \
 		echo "streamtorch: $(DESTDIR)$(PREFIX) cannot be written; run make build, then sudo make install, or set PREFIX"; exit 1; }
-	@install -m 644 csrc/include/*.h '$(DESTDIR)$(PREFIX)/include'
 	@install -m 755 build/lib/libcgotorch*.so '$(DESTDIR)$(PREFIX)/lib'
-	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' csrc/cgotorch.pc.in >'$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
-	@echo "streamtorch: installed in $(DESTDIR)$(PREFIX); LibTorch stays in $$(. build/libtorch.env && echo $$LIBTORCH_LIB)"
+	@install -m 644 build/lib/libcgotorch.torch '$(DESTDIR)$(PREFIX)/lib'
+	@echo "streamtorch: installed in $(DESTDIR)$(PREFIX)/lib; LibTorch stays in $$(head -1 build/lib/libcgotorch.torch)"
 
 uninstall: ## remove what install copied
-	@rm -f $(patsubst csrc/include/%,'$(DESTDIR)$(PREFIX)/include/%',$(wildcard csrc/include/*.h)) \
-		'$(DESTDIR)$(PREFIX)'/lib/libcgotorch{,_cuda,_decode,_nopython,_nocuda}.so '$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
+	@cd '$(DESTDIR)$(PREFIX)/lib' 2>/dev/null && rm -f $(INSTALLED)
 
 gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
 	@tests/bundle/make.sh tests $(DATA)

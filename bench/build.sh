@@ -13,7 +13,7 @@ IFS=';'
 for dir in $(value_of LIBTORCH_INCLUDE); do CGO_CXXFLAGS+=" -isystem $dir"; done
 for dir in $(value_of LIBTORCH_LIB) $(value_of CUDA_LIB); do CGO_LDFLAGS+=" -L$dir -Wl,-rpath,$dir"; done
 unset IFS
-CGO_LDFLAGS+=" -L$PWD/build/lib -lcgotorch -Wl,--no-as-needed -ltorch_cpu -lc10 -Wl,--as-needed -Wl,--allow-shlib-undefined"
+CGO_LDFLAGS+=" -Wl,--no-as-needed -ltorch_cpu -lc10 -Wl,--as-needed -Wl,--allow-shlib-undefined"
 out=$1
 shift
 go build -tags bench -o "$out" "$@" ./bench

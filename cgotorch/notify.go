@@ -2,7 +2,6 @@ package cgotorch
 
 import (
 	"runtime"
-	"runtime/cgo"
 	"sync"
 	"unsafe"
 
@@ -37,7 +36,7 @@ func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	n.Lock()
 	defer n.Unlock()
 	c := make(chan struct{})
-	token := cgo.NewHandle(c)
+	token := ct.NewHandle(c)
 	if err := check("Event.Done", ct.EventNotify(event, uint64(token), cbool(known))); err != nil {
 		token.Delete()
 		return nil, err
@@ -54,7 +53,7 @@ func closeChannels() {
 	for {
 		count := ct.Notified((*uint64)(unsafe.Pointer(&tokens[0])), int32(len(tokens)))
 		for _, token := range tokens[:count] {
-			h := cgo.Handle(token)
+			h := ct.Handle(token)
 			close(h.Value().(chan struct{}))
 			h.Delete()
 		}

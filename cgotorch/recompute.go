@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"runtime"
-	"runtime/cgo"
 	"strconv"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -68,7 +67,7 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 }
 
 // A recomputation is the state that a backward needs to call a function again. The autograd graph
-// holds the recomputation by a cgo.Handle.
+// holds the recomputation by a ct.Handle.
 type recomputation struct {
 	fn       func(x *Exec, in *Tensor) *Tensor
 	stream   *Stream
@@ -118,11 +117,11 @@ func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 }
 
 // Run calls the function for the second time. The core calls it in a backward. It returns 0 if the
-// function succeeds, and otherwise the cgo.Handle of an outcome.
+// function succeeds, and otherwise the ct.Handle of an outcome.
 func (r *recomputation) Run(in *ct.Tensor, out **ct.Tensor) uint64 {
 	y, end := r.again(in)
 	if end != (outcome{}) {
-		return uint64(cgo.NewHandle(end))
+		return uint64(ct.NewHandle(end))
 	}
 	*out = y
 	return 0
@@ -309,7 +308,7 @@ func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 		x.must(op, status, roots...)
 		return
 	}
-	end := cgo.Handle(cause).Value().(outcome)
+	end := ct.Handle(cause).Value().(outcome)
 	e := statusError(op, status)
 	e.Shapes = describeTensors(roots)
 	switch {

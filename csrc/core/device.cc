@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check/checker.h"
+#include "core/loaded.h"
 
 namespace ct {
 namespace {
@@ -27,15 +28,6 @@ std::string dl_error() {
   return text == nullptr ? "unknown error" : text;
 }
 
-// The folder in which this library lies, with a slash at the end.
-std::string own_folder() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&ct_cuda_count), &info) == 0 || info.dli_fname == nullptr) return "";
-  const std::string path = info.dli_fname;
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
-}
-
 std::vector<void (*)()>& openers() {
   static auto* const list = new std::vector<void (*)()>;
   return *list;
@@ -49,7 +41,7 @@ Cuda open_cuda() {
   }
   // RTLD_GLOBAL has two reasons. The static initialisers of libtorch_cuda.so register the CUDA
   // kernels. libcgotorch_cuda.so resolves its symbols against libtorch_cuda.so.
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+  if (dlopen((folder_of("libtorch_cpu.so") + "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.absence = "there is a driver, but LibTorch's CUDA libraries cannot be opened; run `make setup` on this machine (" +
                      dl_error() + ")";
     return result;
@@ -106,6 +98,14 @@ c10::Device to_device(ct_device device) {
 
 ct_device from_device(c10::Device device) {
   return ct_device{device.is_cuda() ? CT_CUDA : CT_CPU, device.is_cuda() ? device.index() : 0};
+}
+
+std::string own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&ct_cuda_count), &info) == 0 || info.dli_fname == nullptr) return "";
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
 void load_cuda() { cuda_once(); }

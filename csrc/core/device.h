@@ -19,6 +19,8 @@ ct_device from_device(c10::Device device);
 // looks for CUDA once and remembers the answer. So load_cuda must be called before any code that
 // makes LibTorch look for CUDA.
 void load_cuda();
+// Returns the folder in which this library lies, with a slash at the end.
+std::string own_folder();
 // Registers fn, which is called when CUDA has been opened and before any work runs there. Only
 // static initialisers call it, while the library is being loaded.
 void when_cuda_is_open(void (*fn)());

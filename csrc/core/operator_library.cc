@@ -20,6 +20,7 @@
 #include <mutex>
 
 #include "core/device.h"
+#include "core/loaded.h"
 
 // Note [Libraries of operators]
 //
@@ -67,9 +68,10 @@ bool is_open(const std::string& name) {
 // the library is opened.
 void open_needed() {
   load_cuda();
-  if (!is_open("libtorch_python.so")) dlopen("libcgotorch_nopython.so", RTLD_NOW | RTLD_LOCAL);
-  if (!is_open("libtorch_cuda.so")) dlopen("libcgotorch_nocuda.so", RTLD_NOW | RTLD_LOCAL);
-  for (const char* name : {"libc10_cuda.so", "libtorch.so"}) dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!is_open("libtorch_python.so")) dlopen((own_folder() + "libcgotorch_nopython.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!is_open("libtorch_cuda.so")) dlopen((own_folder() + "libcgotorch_nocuda.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::string libtorch = folder_of("libtorch_cpu.so");
+  for (const char* name : {"libc10_cuda.so", "libtorch.so"}) dlopen((libtorch + name).c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
 std::set<std::string> operator_names() {

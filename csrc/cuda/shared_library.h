@@ -6,15 +6,24 @@
 #include <string>
 #include <utility>
 
+#include "core/loaded.h"
 #include "core/status.h"
 
 namespace ct {
 
 class SharedLibrary {
  public:
-  // Opens the library of this file name, for the rest of the process. If dlopen fails, reason()
-  // tells why.
-  explicit SharedLibrary(std::string name) : name_(std::move(name)) { open(name_); }
+  // Opens the library of this file name, for the rest of the process. It is the loaded library of
+  // this name, or lies beside CUDA's runtime, beside LibTorch or where the dynamic loader looks. If
+  // none of these can be opened, reason() tells why.
+  explicit SharedLibrary(std::string name) : name_(std::move(name)) {
+    library_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    for (const char* neighbour : {"libcudart.so", "libtorch_cpu.so"}) {
+      const std::string folder = folder_of(neighbour);
+      if (!folder.empty()) open(folder + name_);
+    }
+    open(name_);
+  }
 
   // Tries the path, if the library is not open yet.
   void open(const std::string& path) {

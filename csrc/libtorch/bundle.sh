@@ -50,9 +50,8 @@ new=$work/new
 mkdir -p "$new"
 
 # The dynamic loader replaces $ORIGIN, so the shell must not. An RPATH, unlike a RUNPATH, also serves
-# the libraries that name no folder of their own. LIBRARY_PATH is for a module that takes streamtorch
-# from the module cache, where no library is built.
-LIBRARY_PATH=$root/build/lib${LIBRARY_PATH:+:$LIBRARY_PATH} go -C "$program" build -trimpath -ldflags "${GO_LDFLAGS-} "'-extldflags "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"' -o "$root/$new/" . ||
+# the libraries that name no folder of their own.
+go -C "$program" build -trimpath -ldflags "${GO_LDFLAGS-} "'-extldflags "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib"' -o "$root/$new/" . ||
   fail "PROGRAM=$program does not build; see above"
 name=$(ls "$new")
 binary=$new/$name
@@ -60,8 +59,10 @@ mkdir "$new/lib"
 
 # loads FILE prints a line "NAME PATH" for each library that FILE loads here, or "NAME -" if it is not
 # found.
+search=$root/build/lib
+while read -r line; do [ -z "$line" ] || { [ -d "$line" ] && search+=:$line || search+=:${line%/*}; }; done <build/lib/libcgotorch.torch
 loads() {
-  { LD_LIBRARY_PATH="$root/build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ldd "$1" 2>/dev/null || true; } |
+  { LD_LIBRARY_PATH="$search${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ldd "$1" 2>/dev/null || true; } |
     awk '$2 == "=>" && $1 !~ /^\// { print $1, $3 ~ /^\// ? $3 : "-" }'
 }
 
@@ -103,16 +104,27 @@ copy_loads() {
 # missing FILE prints the libraries that FILE loads and that are not found.
 missing() { loads "$1" | while read -r library path; do [ "$path" != - ] || of_driver "$library" || echo "$library"; done; }
 
-lacking=$(missing "$binary")
-[ -z "$lacking" ] || fail "$name needs ${lacking//$'\n'/, }, not found on this machine; install them, or set LD_LIBRARY_PATH to where they are"
-copy_loads "$binary"
-[ -e "$new/lib/libcgotorch.so" ] || [ -e "$new/lib/libcgotorch_decode.so" ] ||
-  fail "$name uses neither LibTorch nor the decoder of images, so it needs no bundle; copy the binary"
+# The program links none of our libraries. Its packages tell which of them it opens.
+packages=$(go -C "$program" list -deps .)
+module=github.com/streamtorch/streamtorch
+needed=("$binary")
+case $packages in *$module/internal/ctd*) needed+=("$root/build/lib/libcgotorch_decode.so") ;; esac
+case $packages in *$module/cgotorch/internal/ct[!g]* | *$module/cgotorch/internal/ct) needed+=("$root/build/lib/libcgotorch.so") ;; esac
+[ ${#needed[@]} -gt 1 ] || fail "$name uses neither LibTorch nor the decoder of images, so it needs no bundle; copy the binary"
+for file in "${needed[@]}"; do
+  lacking=$(missing "$file")
+  [ -z "$lacking" ] || fail "$name needs ${lacking//$'\n'/, }, not found on this machine; install them, or set LD_LIBRARY_PATH to where they are"
+  [ "$file" = "$binary" ] || copy "${file##*/}" "$file"
+  copy_loads "$file"
+done
 
-# What the program opens by name while it runs.
+# What the core opens while it runs.
 with=without
 if [ -e "$new/lib/libcgotorch.so" ]; then
-  for library in build/lib/libcgotorch*.so; do copy "${library##*/}" "$library"; done
+  for library in build/lib/libcgotorch*.so; do
+    copy "${library##*/}" "$library"
+    copy_loads "$library"
+  done
   opened=()
   for library in libtorch.so libc10_cuda.so; do
     [ ! -f "$torch/$library" ] || opened+=("$torch/$library")
@@ -201,5 +213,5 @@ out=$(cd "$out" && pwd)
 # Nothing may come from elsewhere but glibc, which comes from the machine where there is one.
 while read -r library path; do
   of_glibc "$library" || [ "${path#"$out"/}" != "$path" ] || fail "$out/$name would load $library from $path; please report this"
-done < <(LD_LIBRARY_PATH= ldd "$out/$name" | awk '$2 == "=>" && $1 !~ /^\// { print $1, $3 }')
+done < <(LD_LIBRARY_PATH=$out/lib ldd "$out/$name" "$out"/lib/libcgotorch*.so | awk '$2 == "=>" && $1 !~ /^\// && $3 ~ /^\// { print $1, $3 }')
 echo "$out is ready, $(($(du -sb "$out" | cut -f1) / 1000000)) MB, $with CUDA: run $out/$name, or make it the root of a container"

@@ -1,12 +1,10 @@
 package decode
 
-// #include "cgotorch_decode.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
 
+	"github.com/streamtorch/streamtorch/internal/ctd"
 	"github.com/streamtorch/streamtorch/internal/signature"
 )
 
@@ -42,12 +40,12 @@ func refuse(kind error, format string, args ...any) *Error {
 }
 
 // take returns an error for a status and frees the status. It returns nil for NULL.
-func take(status *C.ctd_status) error {
+func take(status *ctd.Status) error {
 	if status == nil {
 		return nil
 	}
-	defer C.ctd_status_free(status)
-	return &Error{Reason: C.GoString(C.ctd_status_message(status)), Kind: kindOf(C.ctd_status_code(status))}
+	defer ctd.StatusFree(status)
+	return &Error{Reason: ctd.StatusMessage(status), Kind: kindOf(ctd.StatusCode(status))}
 }
 
 // named returns err, or where the data are of a known kind that is not decoded, an error that names
@@ -66,23 +64,23 @@ func named(err error, data []byte) error {
 	return err
 }
 
-func kindOf(code C.int32_t) error {
+func kindOf(code int32) error {
 	switch code {
-	case C.CTD_INVALID_ARGUMENT:
+	case ctd.InvalidArgument:
 		return ErrInvalidArgument
-	case C.CTD_OUT_OF_MEMORY:
+	case ctd.OutOfMemory:
 		return ErrOutOfMemory
-	case C.CTD_NOT_AN_IMAGE:
+	case ctd.NotAnImage:
 		return ErrNotAnImage
-	case C.CTD_TRUNCATED:
+	case ctd.Truncated:
 		return ErrTruncated
-	case C.CTD_CORRUPT:
+	case ctd.Corrupt:
 		return ErrCorrupt
-	case C.CTD_TOO_LARGE:
+	case ctd.TooLarge:
 		return ErrTooLarge
-	case C.CTD_TOO_SMALL:
+	case ctd.TooSmall:
 		return ErrTooSmall
-	case C.CTD_UNSUPPORTED:
+	case ctd.Unsupported:
 		return ErrUnsupported
 	}
 	return ErrInternal

@@ -1,13 +1,12 @@
 package decode
 
-// #include "cgotorch_decode.h"
-import "C"
-
 import (
 	"bytes"
 	"errors"
 	"io"
 	"sync"
+
+	"github.com/streamtorch/streamtorch/internal/ctd"
 )
 
 // longestSide is the limit of a side in pixels. The C library has the same limit.
@@ -116,8 +115,11 @@ func probeForeign(data []byte, format Format) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
+	if err := ctd.Ready(); err != nil {
+		return Info{}, &Error{Reason: err.Error(), Kind: ErrInternal}
+	}
 	info := file.info()
-	info.Orientation = int(C.ctd_orientation(bytesOf(data), C.size_t(len(data))))
+	info.Orientation = int(ctd.Orientation(bytesOf(data), uintptr(len(data))))
 	return info, nil
 }
 

@@ -1,9 +1,10 @@
 package decode
 
-// #include "cgotorch_decode.h"
-import "C"
+import (
+	"unsafe"
 
-import "unsafe"
+	"github.com/streamtorch/streamtorch/internal/ctd"
+)
 
 // Info is the content of an image's header.
 type Info struct {
@@ -33,14 +34,14 @@ func Probe(data []byte) (Info, error) {
 		info, err := probeForeign(data, format)
 		return info, named(err, data)
 	}
-	var out C.ctd_info
-	if err := take(C.ctd_probe(bytesOf(data), C.size_t(len(data)), &out)); err != nil {
+	var out ctd.Info
+	if err := take(ctd.Probe(bytesOf(data), uintptr(len(data)), &out)); err != nil {
 		return Info{}, named(err, data)
 	}
 	return Info{
-		Format: Format(out.format), Width: int(out.width), Height: int(out.height), Channels: int(out.channels),
-		Bits: int(out.bits), ColorSpace: [...]string{"", grey, rgb, ycbcr, cmyk, "YCCK", palette}[out.color_space], Alpha: out.alpha != 0,
-		Progressive: out.progressive != 0, Orientation: int(out.orientation),
+		Format: Format(out.Format), Width: int(out.Width), Height: int(out.Height), Channels: int(out.Channels),
+		Bits: int(out.Bits), ColorSpace: [...]string{"", grey, rgb, ycbcr, cmyk, "YCCK", palette}[out.ColorSpace], Alpha: out.Alpha != 0,
+		Progressive: out.Progressive != 0, Orientation: int(out.Orientation),
 	}, nil
 }
 
@@ -52,9 +53,9 @@ func Check(data []byte) error {
 		_, err := decodeForeign(data, format, defaultMaxPixels)
 		return named(err, data)
 	}
-	return named(take(C.ctd_check(bytesOf(data), C.size_t(len(data)), 0)), data)
+	return named(take(ctd.Check(bytesOf(data), uintptr(len(data)), 0)), data)
 }
 
-func bytesOf(data []byte) *C.uint8_t {
-	return (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data)))
+func bytesOf(data []byte) *uint8 {
+	return unsafe.SliceData(data)
 }

@@ -1,14 +1,13 @@
 package decode
 
-// #include "cgotorch_decode.h"
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/ctd"
 )
 
 const defaultMaxPixels = 100_000_000
@@ -78,7 +77,7 @@ type Result struct {
 // are decoded at the same time share the threads.
 type Pool struct {
 	mu                      sync.RWMutex // Decode holds mu for reading. Close locks it, and so waits for Decode
-	handle                  *C.ctd_pool
+	handle                  *ctd.Pool
 	cleanup                 runtime.Cleanup
 	height, width, channels int
 	workers, atATime        int
@@ -97,28 +96,24 @@ func NewPool(options Options) (*Pool, error) {
 	if crop, ok := options.Transform.(RandomCrop); ok && paddingMode(crop.PaddingMode) < 0 {
 		return nil, fmt.Errorf("decode: RandomCrop.PaddingMode is %q, want constant, edge, reflect or symmetric: %w", crop.PaddingMode, ErrInvalidArgument)
 	}
-	if got := C.ctd_abi_version(); got != C.CTD_ABI_VERSION {
-		return nil, fmt.Errorf("decode: libcgotorch_decode.so is version %d of its interface, this package wants %d: run make build, "+
-			"or make install where it is installed: %w", got, C.CTD_ABI_VERSION, ErrInternal)
-	}
-	in := C.ctd_options{
-		workers: narrow(options.Workers), channels: narrow(options.Channels),
-		horizontal_flip: C.double(options.HorizontalFlip), max_pixels: C.int64_t(options.MaxPixels),
-		memory: C.int64_t(options.Memory),
+	in := ctd.Options{
+		Workers: narrow(options.Workers), Channels: narrow(options.Channels),
+		HorizontalFlip: options.HorizontalFlip, MaxPixels: int64(options.MaxPixels),
+		Memory: int64(options.Memory),
 	}
 	if options.NoShrink {
-		in.no_shrink = 1
+		in.NoShrink = 1
 	}
 	if options.JPEGDevice != nil {
 		device := options.JPEGDevice.JPEGDevice()
 		if device == nil {
 			return nil, fmt.Errorf("decode: Options.JPEGDevice is closed, or holds a nil pointer: %w", ErrInvalidArgument)
 		}
-		in.device = (*C.ctd_device)(device)
+		in.Device = (*ctd.Device)(device)
 		defer runtime.KeepAlive(options.JPEGDevice)
 	}
 	options.Transform.set(&in)
-	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels,
+	p := &Pool{height: int(in.Height), width: int(in.Width), channels: options.Channels,
 		maxPixels: options.MaxPixels, memory: newMemory(options.Memory)}
 	if p.channels == 0 {
 		p.channels = 3
@@ -129,12 +124,12 @@ func NewPool(options Options) (*Pool, error) {
 	if p.memory.limit == 0 {
 		p.memory.limit = defaultMemory
 	}
-	if err := take(C.ctd_pool_new(&in, &p.handle)); err != nil {
+	if err := take(ctd.PoolNew(&in, &p.handle)); err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
-	p.workers, p.atATime = int(C.ctd_pool_workers(p.handle)), int(C.ctd_pool_at_a_time(p.handle))
-	p.maxMemory = int(C.ctd_pool_max_memory(p.handle))
-	p.cleanup = runtime.AddCleanup(p, func(handle *C.ctd_pool) { C.ctd_pool_free(handle) }, p.handle)
+	p.workers, p.atATime = int(ctd.PoolWorkers(p.handle)), int(ctd.PoolAtATime(p.handle))
+	p.maxMemory = int(ctd.PoolMaxMemory(p.handle))
+	p.cleanup = runtime.AddCleanup(p, func(handle *ctd.Pool) { ctd.PoolFree(handle) }, p.handle)
 	return p, nil
 }
 
@@ -173,7 +168,7 @@ func (p *Pool) MaxMemory() int { return p.maxMemory }
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return time.Duration(C.ctd_pool_busy(p.handle))
+	return time.Duration(ctd.PoolBusy(p.handle))
 }
 
 // Decode writes the transformed pixels of images[i] to the i-th part of dst, and its outcome to
@@ -233,7 +228,7 @@ func (p *Pool) Close() error {
 		return nil
 	}
 	p.cleanup.Stop()
-	C.ctd_pool_free(p.handle)
+	ctd.PoolFree(p.handle)
 	p.handle = nil
 	return nil
 }
@@ -265,25 +260,25 @@ func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Resul
 // cross gives one part of the batch to C. `foreign` has the pixels, or the errors, of the images
 // that Go decoded. Its keys are indices of `images`.
 func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, results []Result) error {
-	in := make([]C.ctd_image, len(images))
-	out := make([]C.ctd_result, len(images))
+	in := make([]ctd.Image, len(images))
+	out := make([]ctd.Result, len(images))
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	for i, image := range images {
-		in[i].key = C.uint64_t(image.Key)
-		in[i].sound = C.uint64_t(image.Sound)
+		in[i].Key = uint64(image.Key)
+		in[i].Sound = uint64(image.Sound)
 		if len(image.Data) > 0 {
 			pin.Pin(unsafe.SliceData(image.Data))
-			in[i].data, in[i].size = bytesOf(image.Data), C.size_t(len(image.Data))
+			in[i].Data, in[i].Size = bytesOf(image.Data), uintptr(len(image.Data))
 		}
 		if pixels := foreign[i]; pixels.err == nil && pixels.pix != nil {
 			pin.Pin(unsafe.SliceData(pixels.pix))
-			in[i].pixels = bytesOf(pixels.pix)
-			in[i].width, in[i].height = narrow(pixels.width), narrow(pixels.height)
-			in[i].channels = narrow(pixels.channels)
+			in[i].Pixels = bytesOf(pixels.pix)
+			in[i].Width, in[i].Height = narrow(pixels.width), narrow(pixels.height)
+			in[i].Channels = narrow(pixels.channels)
 		}
 	}
-	err := take(C.ctd_pool_decode(p.handle, unsafe.SliceData(in), C.size_t(len(in)), bytesOf(dst), C.size_t(len(dst)),
+	err := take(ctd.PoolDecode(p.handle, unsafe.SliceData(in), uintptr(len(in)), bytesOf(dst), uintptr(len(dst)),
 		unsafe.SliceData(out)))
 	if err != nil {
 		return fmt.Errorf("decode: %w", err)
@@ -298,10 +293,10 @@ func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, result
 	return nil
 }
 
-func resultOf(out *C.ctd_result) Result {
+func resultOf(out *ctd.Result) Result {
 	return Result{
-		Err: take(out.error), Width: int(out.width), Height: int(out.height), Top: int(out.top), Left: int(out.left),
-		CropHeight: int(out.crop_height), CropWidth: int(out.crop_width), Flip: out.flip != 0,
-		OnDevice: out.on_device != 0, Sound: uint64(out.sound),
+		Err: take(out.Error), Width: int(out.Width), Height: int(out.Height), Top: int(out.Top), Left: int(out.Left),
+		CropHeight: int(out.CropHeight), CropWidth: int(out.CropWidth), Flip: out.Flip != 0,
+		OnDevice: out.OnDevice != 0, Sound: uint64(out.Sound),
 	}
 }

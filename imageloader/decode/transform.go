@@ -1,18 +1,17 @@
 package decode
 
-// #include "cgotorch_decode.h"
-import "C"
-
 import (
 	"math"
 	"slices"
+
+	"github.com/streamtorch/streamtorch/internal/ctd"
 )
 
 // Transform says which part of an image becomes the result, and the result's size. A Transform is
 // a [RandomResizedCrop], a [RandomCrop], a [ResizeCenterCrop] or a [Resize]. They follow
 // torchvision's transforms of these names.
 type Transform interface {
-	set(*C.ctd_options)
+	set(*ctd.Options)
 }
 
 // RandomResizedCrop cuts a box of random area and shape at a random place, and resizes it to
@@ -61,35 +60,35 @@ func paddingMode(name string) int {
 	return slices.Index([]string{"constant", "edge", "reflect", "symmetric"}, name)
 }
 
-func (t RandomResizedCrop) set(o *C.ctd_options) {
-	o.transform = C.CTD_RANDOM_RESIZED_CROP
-	o.height, o.width = narrow(t.Height), narrow(t.Width)
-	o.min_scale, o.max_scale = C.double(t.MinScale), C.double(t.MaxScale)
-	o.min_ratio, o.max_ratio = C.double(t.MinRatio), C.double(t.MaxRatio)
+func (t RandomResizedCrop) set(o *ctd.Options) {
+	o.Transform = ctd.RandomResizedCrop
+	o.Height, o.Width = narrow(t.Height), narrow(t.Width)
+	o.MinScale, o.MaxScale = t.MinScale, t.MaxScale
+	o.MinRatio, o.MaxRatio = t.MinRatio, t.MaxRatio
 }
 
-func (t RandomCrop) set(o *C.ctd_options) {
-	o.transform = C.CTD_RANDOM_CROP
-	o.height, o.width = narrow(t.Height), narrow(t.Width)
-	o.padding, o.padding_mode = narrow(t.Padding), narrow(paddingMode(t.PaddingMode))
+func (t RandomCrop) set(o *ctd.Options) {
+	o.Transform = ctd.RandomCrop
+	o.Height, o.Width = narrow(t.Height), narrow(t.Width)
+	o.Padding, o.PaddingMode = narrow(t.Padding), narrow(paddingMode(t.PaddingMode))
 }
 
-func (t ResizeCenterCrop) set(o *C.ctd_options) {
-	o.transform = C.CTD_RESIZE_CENTER_CROP
-	o.height, o.width = narrow(t.Height), narrow(t.Width)
-	o.resize = narrow(t.Resize)
+func (t ResizeCenterCrop) set(o *ctd.Options) {
+	o.Transform = ctd.ResizeCenterCrop
+	o.Height, o.Width = narrow(t.Height), narrow(t.Width)
+	o.Resize = narrow(t.Resize)
 	if t.Resize == 0 {
-		o.resize = min(o.height, o.width)
+		o.Resize = min(o.Height, o.Width)
 	}
 }
 
-func (t Resize) set(o *C.ctd_options) {
-	o.transform = C.CTD_RESIZE
-	o.height, o.width = narrow(t.Height), narrow(t.Width)
+func (t Resize) set(o *ctd.Options) {
+	o.Transform = ctd.Resize
+	o.Height, o.Width = narrow(t.Height), narrow(t.Width)
 }
 
 // narrow returns v as an int32. If v is too large or too small for that, `narrow` returns the
 // largest or smallest int32. C then refuses this value.
-func narrow(v int) C.int32_t {
-	return C.int32_t(max(math.MinInt32, min(v, math.MaxInt32)))
+func narrow(v int) int32 {
+	return int32(max(math.MinInt32, min(v, math.MaxInt32)))
 }

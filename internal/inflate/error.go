@@ -1,11 +1,10 @@
 package inflate
 
-// #include "cgotorch_inflate.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
+
+	"github.com/streamtorch/streamtorch/internal/ctd"
 )
 
 // The faults of a file, for errors.Is. An error of the file's own ReadAt is returned as it is.
@@ -19,19 +18,19 @@ var (
 )
 
 // take returns an error for a status and frees the status. It returns nil for NULL.
-func take(status *C.ctd_status) error {
+func take(status *ctd.Status) error {
 	if status == nil {
 		return nil
 	}
-	defer C.ctd_status_free(status)
+	defer ctd.StatusFree(status)
 	kind := ErrCorrupt
-	switch C.ctd_status_code(status) {
-	case C.CTD_TRUNCATED:
+	switch ctd.StatusCode(status) {
+	case ctd.Truncated:
 		return ErrTruncated
-	case C.CTD_OUT_OF_MEMORY:
+	case ctd.OutOfMemory:
 		kind = errors.New("inflate: out of memory")
-	case C.CTD_INVALID_ARGUMENT, C.CTD_INTERNAL:
+	case ctd.InvalidArgument, ctd.Internal:
 		kind = errors.New("inflate: internal error")
 	}
-	return fmt.Errorf("%w: %s", kind, C.GoString(C.ctd_status_message(status)))
+	return fmt.Errorf("%w: %s", kind, ctd.StatusMessage(status))
 }

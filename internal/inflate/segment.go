@@ -1,14 +1,12 @@
 package inflate
 
-// #include "cgotorch_inflate.h"
-import "C"
-
 import (
 	"bytes"
 	"math"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/ctd"
 )
 
 // Note [Inflating in parallel]
@@ -245,8 +243,8 @@ func (s *segment) needs(before *[window]byte) []byte {
 		return appendRuns(nil, before, allUsed)
 	}
 	for _, element := range s.wide[:min(s.unknown, len(s.wide))] { // after a fault `unknown` may be larger
-		if int(element) >= int(C.CTD_INFLATE_UNKNOWN) {
-			used[int(element)-int(C.CTD_INFLATE_UNKNOWN)] = 1
+		if int(element) >= int(ctd.InflateUnknown) {
+			used[int(element)-int(ctd.InflateUnknown)] = 1
 		}
 	}
 	return appendRuns(nil, before, &used)

@@ -1,18 +1,17 @@
 package inflate
 
-// #include "cgotorch_inflate.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/ctd"
 )
 
 const (
-	window = int(C.CTD_INFLATE_WINDOW)
-	room   = int(C.CTD_INFLATE_ROOM)
+	window = int(ctd.InflateWindow)
+	room   = int(ctd.InflateRoom)
 	more   = 128 << 10 // bytes that are read when the input has too few
 )
 
@@ -20,12 +19,12 @@ const (
 // member. It must be closed.
 type stream struct {
 	in      input
-	handle  *C.ctd_inflater
+	handle  *ctd.Inflater
 	bit     uint64 // position in the file of the next bit
 	member  uint64 // bit at which the header of the latest member begins
 	history int    // bytes that a match may reach back
 	closed  func() // called by the function `close`, or nil
-	io      C.ctd_inflate
+	io      ctd.Inflate
 }
 
 // place is the beginning of a block or a member.
@@ -37,7 +36,7 @@ type place struct {
 // newStream returns a stream that begins at the place p.
 func newStream(in input, p place) (*stream, error) {
 	s := &stream{in: in, bit: p.bit, member: p.bit, history: window}
-	if err := take(C.ctd_inflater_new(&s.handle)); err != nil {
+	if err := take(ctd.InflaterNew(&s.handle)); err != nil {
 		return nil, err
 	}
 	if !p.member {
@@ -60,7 +59,7 @@ func (s *stream) place(stopped why) place {
 }
 
 func (s *stream) close() {
-	C.ctd_inflater_free(s.handle)
+	ctd.InflaterFree(s.handle)
 	s.handle = nil
 	if s.closed != nil {
 		s.closed()
@@ -104,17 +103,17 @@ func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 			return 0, err
 		}
 		switch stopped {
-		case C.CTD_INFLATE_BOUNDARY:
+		case ctd.InflateBoundary:
 			return atBoundary, nil
-		case C.CTD_INFLATE_FULL:
+		case ctd.InflateFull:
 			return isFull, nil
-		case C.CTD_INFLATE_KNOWN:
+		case ctd.InflateKnown:
 			return isKnown, nil
-		case C.CTD_INFLATE_MORE:
+		case ctd.InflateMore:
 			if err := s.in.grow(more, int64(s.bit/8)); err != nil {
 				return 0, err
 			}
-		case C.CTD_INFLATE_FINAL:
+		case ctd.InflateFinal:
 			ended, err := s.endMember(o)
 			if err != nil {
 				return 0, err
@@ -130,28 +129,28 @@ func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 }
 
 // step makes one call into C.
-func (s *stream) step(o *output, stopBit uint64, stopAt int) (C.int32_t, error) {
+func (s *stream) step(o *output, stopBit uint64, stopAt int) (int32, error) {
 	base := uint64(s.in.begin) * 8
-	s.io = C.ctd_inflate{
-		bit: C.uint64_t(s.bit - base), at: C.uint64_t(o.at), history: C.uint64_t(min(s.history, window)), unknown: C.uint64_t(o.unknown),
-		stop_bit: C.uint64_t(stopBit - min(stopBit, base)), stop_at: C.uint64_t(max(stopAt, 0)),
+	s.io = ctd.Inflate{
+		Bit: s.bit - base, At: uint64(o.at), History: uint64(min(s.history, window)), Unknown: uint64(o.unknown),
+		StopBit: stopBit - min(stopBit, base), StopAt: uint64(max(stopAt, 0)),
 	}
 	var to unsafe.Pointer
 	size := len(o.narrow)
 	if o.wide != nil {
-		s.io.wide = 1
+		s.io.Wide = 1
 		to, size = unsafe.Pointer(unsafe.SliceData(o.wide)), len(o.wide)
 	} else {
 		to = unsafe.Pointer(unsafe.SliceData(o.narrow))
 	}
 	if s.in.last() {
-		s.io.last = 1
+		s.io.Last = 1
 	}
-	err := take(C.ctd_inflater_run(s.handle, (*C.uint8_t)(unsafe.SliceData(s.in.bytes)), C.size_t(len(s.in.bytes)), to, C.size_t(size), &s.io))
+	err := take(ctd.InflaterRun(s.handle, unsafe.SliceData(s.in.bytes), uintptr(len(s.in.bytes)), to, uintptr(size), &s.io))
 	runtime.KeepAlive(s)
-	s.history += int(s.io.at) - o.at
-	s.bit, o.at, o.unknown = base+uint64(s.io.bit), int(s.io.at), int(s.io.unknown)
-	return s.io.stopped, err
+	s.history += int(s.io.At) - o.at
+	s.bit, o.at, o.unknown = base+s.io.Bit, int(s.io.At), int(s.io.Unknown)
+	return s.io.Stopped, err
 }
 
 // endMember reads the trailer of a member and the header of the next member. `ended` is true if
@@ -239,7 +238,7 @@ func (s *stream) need(at, n int64) error {
 var unknownWindow = func() []uint16 {
 	wide := make([]uint16, window)
 	for i := range wide {
-		wide[i] = uint16(int(C.CTD_INFLATE_UNKNOWN) + i)
+		wide[i] = uint16(int(ctd.InflateUnknown) + i)
 	}
 	return wide
 }()
@@ -248,7 +247,7 @@ var unknownWindow = func() []uint16 {
 // nil if no element is a position.
 func resolve(wide []uint16, known *[window]byte, to []byte) {
 	if len(wide) > 0 {
-		C.ctd_inflate_resolve((*C.uint16_t)(&wide[0]), C.size_t(len(wide)), (*C.uint8_t)(unsafe.Pointer(known)), (*C.uint8_t)(&to[0]))
+		ctd.InflateResolve(&wide[0], uintptr(len(wide)), (*uint8)(unsafe.Pointer(known)), &to[0])
 	}
 }
 
@@ -257,7 +256,7 @@ func resolve(wide []uint16, known *[window]byte, to []byte) {
 // field of a stored block. `ok` is false if there is no place.
 func (in *input) find(from, to uint64) (p place, stored, ok bool) {
 	base := uint64(in.begin) * 8
-	var bit C.uint64_t
-	kind := C.ctd_inflate_find((*C.uint8_t)(unsafe.SliceData(in.bytes)), C.size_t(len(in.bytes)), C.uint64_t(from-base), C.uint64_t(to-base), &bit)
-	return place{base + uint64(bit), kind == C.CTD_INFLATE_MEMBER}, kind == C.CTD_INFLATE_STORED, kind != 0
+	var bit uint64
+	kind := ctd.InflateFind(unsafe.SliceData(in.bytes), uintptr(len(in.bytes)), from-base, to-base, &bit)
+	return place{base + bit, kind == ctd.InflateMember}, kind == ctd.InflateStored, kind != 0
 }

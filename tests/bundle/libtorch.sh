@@ -12,6 +12,7 @@ if ! [ -f "$torch/lib/libtorch_cpu.so" ]; then
   echo "run.sh: no torch in ${PYTHON:-python3}; set PYTHON to one that has torch 2.11.0, or LIBTORCH to its folder" >&2
   exit 1
 fi
+export STREAMTORCH_LIB="$here/lib" LIBTORCH="$torch"
 path="$here/lib:$torch/lib"
 for dir in "$(dirname "$torch")"/nvidia/*/lib; do
   [ ! -d "$dir" ] || path="$path:$dir"

@@ -54,8 +54,7 @@ ldd build/lib/libcgotorch_decode.so | awk '$1 ~ /^lib(jpeg|png|z)/ { print $3 }'
 chmod u+w "$bundle"/lib/* # the copies of the system's libraries may be read-only
 strip --strip-unneeded "$bundle"/lib/*.so*
 
-# The dynamic loader replaces $ORIGIN, so the shell must not.
-flags=(-trimpath -ldflags '-s -w -extldflags "-Wl,-rpath,$ORIGIN/../lib"')
+flags=(-trimpath -ldflags '-s -w')
 programs=./examples/serve # bench starts it
 [ "$what" != tests ] || programs=$(go list -f '{{if eq .Name "main"}}{{.Dir}}{{end}}' ./examples/... 2>/dev/null)
 for program in $programs; do

@@ -24,7 +24,7 @@ try() {
   [ -z "$1" ] || ln -sf "$here/edges/$1"/* "$work/"
   local arguments=(-test.run "^($3)\$" -test.timeout 2m -test.v)
   [ "$2" != googletest.test ] || arguments=("--gtest_filter=$3")
-  (cd "$work" && GOGC=off LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" timeout 150 "./$2" "${arguments[@]}") >"$here/logs/$4" 2>&1
+  (cd "$work" && GOGC=off STREAMTORCH_LIB="$work" LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" timeout 150 "./$2" "${arguments[@]}") >"$here/logs/$4" 2>&1
 }
 
 edges=0 caught=0

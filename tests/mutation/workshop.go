@@ -189,7 +189,7 @@ func (w *workshop) runTest(binary, folder, test, lib string) (failed bool, outpu
 	run.Dir = filepath.Join(w.root, folder)
 	// Without the garbage collector only an owner frees memory. The leak checks then see memory that
 	// no owner has freed.
-	run.Env = append(os.Environ(), "GOGC=off", "LD_LIBRARY_PATH="+lib)
+	run.Env = append(os.Environ(), "GOGC=off", "STREAMTORCH_LIB="+lib)
 	out, err := run.CombinedOutput()
 	var exit *exec.ExitError
 	switch {

@@ -2,8 +2,7 @@
 # run.sh JOBS [VERSION...] builds the libraries with each of these versions of LibTorch, one after the
 # other, and runs the C++ tests and the Go tests that need LibTorch with them on the CPU.
 # Without a VERSION it takes all that csrc/libtorch/wheels.lock lists. A version's files are in
-# build/versions/VERSION. The Go programs are linked to build/lib and find the libraries of the
-# version first.
+# build/versions/VERSION. The Go programs open the libraries of the version.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . tests/steps.sh
@@ -29,7 +28,7 @@ for version; do
   step "LibTorch $version: build" build "$version"
   [ $steps_failed = $failed ] || continue
   step "LibTorch $version: C++ tests" "build/versions/$version/csrc/cgotorch_test" --gtest_brief=1
-  step "LibTorch $version: Go tests" env LD_LIBRARY_PATH="$PWD/build/versions/$version/lib" CGOTORCH_LIBTORCH="$version" \
+  step "LibTorch $version: Go tests" env STREAMTORCH_LIB="$PWD/build/versions/$version/lib" CGOTORCH_LIBTORCH="$version" \
     go test -count=1 -p "$jobs" ./tests/{versions,captured,streams,parity/...} ./cgotorch/... ./prefetcher/...
 done
 steps_end "all tests with LibTorch $*"

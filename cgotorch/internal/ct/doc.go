@@ -8,4 +8,4 @@
 // read this string or slice after it has returned.
 package ct
 
-//go:generate go run ../ctgen
+//go:generate go run ../../../internal/ctgen -prefix ct ../../../csrc/include/cgotorch.h

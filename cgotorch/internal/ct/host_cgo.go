@@ -1,6 +1,8 @@
+//go:build cgo && linux && (amd64 || arm64)
+
 package ct
 
-// #include "cgotorch.h"
+// #include "ct_gen.h"
 //
 // // Host memory as uint8_t*: cgo would look for Go pointers in the whole object behind a void*, and refuse elements
 // // that lie in a struct beside a string.
@@ -51,9 +53,6 @@ func TensorCopyFrom(x Exec, tensor *Tensor, data unsafe.Pointer, bytes int64) *S
 func TensorCopyTo(x Exec, tensor *Tensor, data unsafe.Pointer, bytes int64) *Status {
 	return C.copy_to(x.c(), tensor, (*C.uint8_t)(data), C.int64_t(bytes))
 }
-
-// HostCopy is ct_host_copy, with its pointers as numbers.
-type HostCopy struct{ Tensor, Data, Bytes uintptr }
 
 var _ [unsafe.Sizeof(HostCopy{})]byte = [unsafe.Sizeof(C.ct_host_copy{})]byte{}
 

@@ -1,18 +1,14 @@
+//go:build cgo && linux && (amd64 || arm64)
+
 package ct
 
-// #include "cgotorch.h"
+// #include "ct_gen.h"
 //
 // uint64_t recomputeRun(uint64_t token, ct_tensor* in, ct_tensor** out);
 // void recomputeRelease(uint64_t number);
 import "C"
 
 import "runtime/cgo"
-
-// A Function stands for a ct_function. The token is the cgo.Handle of a Function.
-type Function interface {
-	// Run returns 0 if the function succeeds, and otherwise the cgo.Handle of its failure.
-	Run(in *Tensor, out **Tensor) uint64
-}
 
 //export recomputeRun
 func recomputeRun(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint64_t {
