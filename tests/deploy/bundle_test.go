@@ -181,11 +181,12 @@ func checkLibraries(t *testing.T, bundle string) {
 			}
 		}
 		file.Close()
-		if filepath.Dir(path) != bundle {
+		// A program links none of these libraries, and opens the core after LibTorch.
+		if filepath.Dir(path) != bundle && !strings.HasPrefix(filepath.Base(path), "libcgotorch") {
 			continue
 		}
 		ldd := exec.Command("ldd", path)
-		ldd.Env = append(os.Environ(), "LD_LIBRARY_PATH=")
+		ldd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+bundle+"/lib")
 		out, err := ldd.Output()
 		if err != nil {
 			t.Errorf("ldd %s: %v", path, err)

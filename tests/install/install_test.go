@@ -1,5 +1,5 @@
-// Package install tests what the author of a program outside this module does: make install, go
-// get and go build.
+// Package install tests what the author of a program outside this module does: go get, go build, go
+// vet and go mod vendor, and make install.
 package install
 
 import (
@@ -49,17 +49,17 @@ func TestInstall_ModuleOutside(t *testing.T) {
 	// The source is a copy without the products of builds, because go get fetches only the tracked
 	// files.
 	source := t.TempDir()
-	for file := range strings.Lines(run(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.go", "*.h", "go.mod", "go.sum")) {
+	for file := range strings.Lines(run(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.go", "*_gen.h", "go.mod", "go.sum")) {
 		copyFile(t, root, source, strings.TrimSpace(file))
 	}
 
 	prefix := t.TempDir()
-	installed := []string{"include/cgotorch.h", "include/cgotorch_decode.h", "lib/libcgotorch.so", "lib/libcgotorch_decode.so", "lib/pkgconfig/cgotorch.pc"}
+	installed := []string{"libcgotorch.so", "libcgotorch_decode.so", "libcgotorch.torch"}
 	// SUDO_USER makes the target behave as under sudo, where make install only copies files that are
 	// built. This test checks the copies, and not the build.
 	run(t, root, []string{"SUDO_USER=nobody"}, "make", "--no-print-directory", "install", "PREFIX="+prefix)
 	for _, file := range installed {
-		if _, err := os.Stat(filepath.Join(prefix, file)); err != nil {
+		if _, err := os.Stat(filepath.Join(prefix, "lib", file)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -70,24 +70,35 @@ func TestInstall_ModuleOutside(t *testing.T) {
 	run(t, dir, nil, "go", "mod", "edit", "-require=github.com/streamtorch/streamtorch@v0.0.0",
 		"-replace=github.com/streamtorch/streamtorch="+source)
 	copyFile(t, root, dir, "go.sum")
-	pkgconfig := []string{"PKG_CONFIG_PATH=" + filepath.Join(prefix, "lib/pkgconfig")}
-	libs := strings.TrimSpace(run(t, dir, pkgconfig, "pkg-config", "--libs", "cgotorch"))
-	run(t, dir, []string{"CGO_LDFLAGS=" + libs}, "go", "build", "-mod=mod", "-o", "outside", ".")
+	run(t, dir, nil, "go", "build", "-mod=mod", "-o", "outside", ".")
+	run(t, dir, nil, "go", "vet", "-mod=mod", ".")
+	run(t, dir, nil, "go", "mod", "vendor")
+	run(t, dir, nil, "go", "build", "-mod=vendor", "-o", "vendored", ".")
+	run(t, dir, []string{"CGO_ENABLED=0"}, "go", "build", "-mod=vendor", "-o", "pure", ".")
+	run(t, dir, []string{"CGO_ENABLED=0", "GOOS=darwin"}, "go", "vet", "-mod=vendor", ".")
+	run(t, dir, []string{"CGO_ENABLED=0", "GOOS=windows"}, "go", "vet", "-mod=vendor", ".")
 
-	got := run(t, dir, []string{"LD_LIBRARY_PATH="}, "./outside")
-	if want := "[2 4 6] PNG\n"; !strings.EqualFold(got, want) {
-		t.Errorf("the program printed %q, want %q", got, want)
+	lib := []string{"STREAMTORCH_LIB=" + filepath.Join(prefix, "lib")}
+	for _, program := range []string{"./outside", "./vendored"} {
+		if got, want := run(t, dir, lib, program), "[2 4 6] PNG\n"; !strings.EqualFold(got, want) {
+			t.Errorf("%s printed %q, want %q", program, got, want)
+		}
 	}
-	loaded := run(t, dir, []string{"LD_LIBRARY_PATH="}, "ldd", "./outside")
-	for line := range strings.Lines(loaded) {
-		if strings.Contains(line, "libcgotorch") && !strings.Contains(line, prefix) {
-			t.Errorf("the program does not load the installed library: %s", line)
+	for _, c := range []struct {
+		program, env, text string
+	}{
+		{"./outside", "STREAMTORCH_LIB=" + dir, "STREAMTORCH_LIB=" + dir + " has no libcgotorch.so"},
+		{"./outside", "STREAMTORCH_LIB=", "libcgotorch.so is in none of these folders: " + dir},
+		{"./pure", lib[0], "CGO_ENABLED=1"},
+	} {
+		if got := fails(t, dir, c.env, c.program); !strings.Contains(got, c.text) {
+			t.Errorf("%s %s printed %q, want %q", c.env, c.program, got, c.text)
 		}
 	}
 
 	run(t, root, nil, "make", "--no-print-directory", "uninstall", "PREFIX="+prefix)
 	for _, file := range installed {
-		if _, err := os.Stat(filepath.Join(prefix, file)); err == nil {
+		if _, err := os.Stat(filepath.Join(prefix, "lib", file)); err == nil {
 			t.Errorf("make uninstall left %s", file)
 		}
 	}
@@ -107,6 +118,18 @@ func copyFile(t *testing.T, from, to, file string) {
 		err = os.WriteFile(filepath.Join(to, file), text, 0o666)
 	}
 	must.Do(t, err)
+}
+
+// fails runs a program that must end with 2, as after a panic, and returns what it printed.
+func fails(t *testing.T, dir, env, name string) string {
+	t.Helper()
+	cmd := exec.Command(name)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env)
+	out, _ := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 2 {
+		t.Errorf("%s %s: %v", env, name, cmd.ProcessState)
+	}
+	return string(out)
 }
 
 // run runs a command and returns its standard output.
