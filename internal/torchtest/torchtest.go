@@ -27,6 +27,11 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	// Without this check all tests of CUDA would be skipped where CUDA's libraries cannot be opened.
+	if n, err := cgotorch.CUDACount(); n == 0 && os.Getenv("CGOTORCH_TEST_CUDA") != "" {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

@@ -13,6 +13,8 @@ if ! [ -f "$torch/lib/libtorch_cpu.so" ]; then
   exit 1
 fi
 export STREAMTORCH_LIB="$here/lib" LIBTORCH="$torch"
+# With a driver of NVIDIA's the tests must find CUDA.
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then export CGOTORCH_TEST_CUDA=1; fi
 path="$here/lib:$torch/lib"
 for dir in "$(dirname "$torch")"/nvidia/*/lib; do
   [ ! -d "$dir" ] || path="$path:$dir"

@@ -99,6 +99,19 @@ func TestLibraries_NeedOnly(t *testing.T) {
 	}
 }
 
+// libcgotorch_cuda.so is opened beside the core, which exports none of its C++ names. So it can use
+// none of them.
+func TestLibraries_ShareNoNames(t *testing.T) {
+	path := filepath.Join(root, "build/lib/libcgotorch_cuda.so")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("a LibTorch without CUDA has no such library: ", err)
+	}
+	out := must.Get(exec.Command("nm", "-D", "--undefined-only", path).Output())(t)
+	if name := regexp.MustCompile(`\b_ZN?K?2ct\w*`).Find(out); name != nil {
+		t.Errorf("libcgotorch_cuda.so needs %s of the core", name)
+	}
+}
+
 // source is a parsed Go file. path is relative to the root.
 type source struct {
 	path string
