@@ -28,10 +28,13 @@ type HostSlab struct {
 // below 1. It also fails as Pin does.
 func NewHostSlab(d Device, size int) (*HostSlab, error) {
 	s, err := newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
-	if err == nil && d.IsCUDA() {
-		err = s.Pin()
+	if err != nil || !d.IsCUDA() {
+		return s, err
 	}
-	return s, err
+	if err := s.Pin(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // MapHostSlab returns the first `size` bytes of a file as a slab. The file may be closed after
