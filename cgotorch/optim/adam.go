@@ -3,6 +3,7 @@ package optim
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -28,11 +29,11 @@ type AdamOptions struct {
 	// changes the master and then sets the parameter to the rounded master. See
 	// [Optimizer.ResetMasters] and, for float16 without masters, [Optimizer.Step].
 	MasterWeights bool
-	// With Foreach, a step consists of several operators on lists of tensors. This is PyTorch's
-	// default: foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach,
-	// one operator changes all parameters of the same group, device and dtype, as PyTorch's
-	// fused=True does. That operator needs no memory except the optimizer's state. The two ways
-	// differ only by rounding.
+	// Foreach is for Adam and AdamW. With Foreach, a step consists of several operators on lists of
+	// tensors. This is PyTorch's default: foreach=True on CUDA, and a loop of the same arithmetic on
+	// the CPU. Without Foreach, one operator changes all parameters of the same group, device and
+	// dtype, as PyTorch's fused=True does. That operator needs no memory except the optimizer's
+	// state. The two ways differ only by rounding.
 	Foreach bool
 }
 
@@ -61,15 +62,14 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 	if o.Eps != 0 {
 		r.eps = o.Eps
 	}
+	if err := o.check(name); err != nil {
+		return nil, err
+	}
 	switch {
-	case o.foreign(name):
-		return nil, o.refuse(name)
 	case !legalBeta(r.beta1) || !legalBeta(r.beta2):
 		return nil, fmt.Errorf("optim: %s: betas %v and %v: each must be in [0, 1): %w", name, r.beta1, r.beta2, cgotorch.ErrInvalidArgument)
 	case !legal(r.eps) || float32(r.eps) == 0:
 		return nil, fmt.Errorf("optim: %s: an eps of %v is not a float32 above 0: %w", name, r.eps, cgotorch.ErrInvalidArgument)
-	case o.NoWeightDecay && o.WeightDecay != 0:
-		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
 	}
 	return newOptimizer(r, o.settings(), groups)
 }
@@ -78,14 +78,28 @@ func (o *AdamOptions) settings() settings {
 	return settings{o.Foreach, o.LR, o.WeightDecay, o.MasterWeights}
 }
 
-// foreign reports whether an option is set that the rule `name` does not have.
-func (o *AdamOptions) foreign(name string) bool {
-	return o.AMSGrad && name != "adam" && name != "adamw" || o.Eps != 0 && name == "lion" ||
-		o.Decoupled && name != "nadam" && name != "radam" || o.MomentumDecay != 0 && name != "nadam"
-}
-
-func (o *AdamOptions) refuse(name string) error {
-	return fmt.Errorf("optim: %s: AMSGrad, Decoupled, MomentumDecay or Eps is set, which this rule does not have: leave it out: %w", name, cgotorch.ErrInvalidArgument)
+// check fails if an option is set that the rule `name` does not have, or if two contradict each
+// other.
+func (o *AdamOptions) check(name string) error {
+	for _, option := range []struct {
+		name  string
+		set   bool
+		rules []string // those that have the option
+	}{
+		{"AMSGrad", o.AMSGrad, []string{"adam", "adamw"}},
+		{"Foreach", o.Foreach, []string{"adam", "adamw"}},
+		{"Decoupled", o.Decoupled, []string{"nadam", "radam"}},
+		{"MomentumDecay", o.MomentumDecay != 0, []string{"nadam"}},
+		{"Eps", o.Eps != 0, []string{"adam", "adamw", "adamax", "lamb", "nadam", "radam"}},
+	} {
+		if option.set && !slices.Contains(option.rules, name) {
+			return fmt.Errorf("optim: %s: the option %s is set, which this rule does not have: leave it out: %w", name, option.name, cgotorch.ErrInvalidArgument)
+		}
+	}
+	if o.NoWeightDecay && o.WeightDecay != 0 {
+		return fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // A listAdam is the part that rules on lists share which have Adam's options.
@@ -99,8 +113,8 @@ func (o *AdamOptions) list(name string, lr, beta2, eps float64) (listAdam, error
 	o.LR = or(o.LR, lr)
 	betas := o.Betas.Or([2]float64{0.9, beta2})
 	r := listAdam{listRule{name}, betas[0], betas[1], or(o.Eps, eps)}
-	if o.foreign(name) || o.NoWeightDecay && o.WeightDecay != 0 {
-		return r, o.refuse(name)
+	if err := o.check(name); err != nil {
+		return r, err
 	}
 	return r, checkNumbers(name, fraction("the first of Betas", r.beta1), fraction("the second of Betas", r.beta2), least("Eps", r.eps))
 }
