@@ -33,13 +33,13 @@ import (
 // without an order between them. At least one of the two accesses is a write. On a GPU the two
 // accesses may happen in either order, or at the same time.
 type StreamRace struct {
-	Earlier, Later access // in the order in which the program made the two accesses
+	Earlier, Later Access // in the order in which the program made the two accesses
 	Memory         string // size and device of the memory, and the operator that allocated the memory
 	Advice         string // how to put the two accesses in order
 }
 
-// access is one of the two accesses of a StreamRace.
-type access struct {
+// Access is one of the two accesses of a [StreamRace].
+type Access struct {
 	Op     string // the operator, such as "aten::add_"
 	Kind   string // "read", "written", "allocated" or "freed"
 	Stream string // the text of [Stream.String]; "the host" if the program itself made the access
@@ -54,7 +54,7 @@ type access struct {
 	To      int64 // offset of the byte after the last byte that Op reaches, counted in the same way
 }
 
-func (a access) String() string {
+func (a Access) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s by %s", a.Kind, a.Op)
 	if a.Stream != hostName {
@@ -289,8 +289,8 @@ func advice(c *ct.Race, r *StreamRace) string {
 	}
 }
 
-func (c *checker) access(of *ct.Access) access {
-	a := access{Op: ct.Text(of.Op[:]), Kind: ct.Text(of.What[:]), From: of.Begin, To: of.End,
+func (c *checker) access(of *ct.Access) Access {
+	a := Access{Op: ct.Text(of.Op[:]), Kind: ct.Text(of.What[:]), From: of.Begin, To: of.End,
 		Caller: c.caller(site(of.Site)), CalledAt: c.sites.CalledAt(site(of.Site)), Forward: c.caller(site(of.Forward))}
 	name, known := streams.names.Load(of.Stream)
 	switch {

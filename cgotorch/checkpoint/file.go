@@ -36,14 +36,14 @@ type Info struct {
 	Step      int             `json:"step"`                // from [Checkpoint]
 	Loader    json.RawMessage `json:"loader,omitempty"`    // from [Checkpoint]: the position in the data, or nil
 	Config    json.RawMessage `json:"config,omitempty"`    // from [Checkpoint]: the settings of the run, or nil
-	Optimizer *optimizerInfo  `json:"optimizer,omitempty"` // nil if the run was saved without an optimizer
+	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if the run was saved without an optimizer
 
-	LBFGS  *lbfgsInfo         `json:"lbfgs,omitempty"`  // nil if the run was saved without an LBFGS
+	LBFGS  *LBFGSInfo         `json:"lbfgs,omitempty"`  // nil if the run was saved without an LBFGS
 	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if the run was saved without a scaler
 }
 
-// optimizerInfo holds all fields of an optimizer's state except its tensors. See [optim.State].
-type optimizerInfo struct {
+// OptimizerInfo holds all fields of an optimizer's state except its tensors. See [optim.State].
+type OptimizerInfo struct {
 	Rule     string          `json:"rule"`
 	LR       float64         `json:"lr"`
 	Scale    float64         `json:"scale"`

@@ -9,15 +9,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// lbfgsInfo holds all fields of the state of an [optim.LBFGS] except its tensors.
-type lbfgsInfo struct {
+// LBFGSInfo holds all fields of the state of an [optim.LBFGS] except its tensors.
+type LBFGSInfo struct {
 	Params []string `json:"params"` // names of the parameters in the model, in the order of the vectors
 	optim.LBFGSState
 }
 
 // lbfgs appends the tensors of c.LBFGS.
-func (c *Checkpoint) lbfgs(x *cgotorch.Exec, tensors []safetensors.Tensor, names map[*cgotorch.Tensor]string) (*lbfgsInfo, []safetensors.Tensor, error) {
-	info := &lbfgsInfo{LBFGSState: c.LBFGS.State()}
+func (c *Checkpoint) lbfgs(x *cgotorch.Exec, tensors []safetensors.Tensor, names map[*cgotorch.Tensor]string) (*LBFGSInfo, []safetensors.Tensor, error) {
+	info := &LBFGSInfo{LBFGSState: c.LBFGS.State()}
 	var err error
 	if info.Params, err = paramNames("the LBFGS", c.LBFGS.Params(), names); err != nil {
 		return nil, nil, err

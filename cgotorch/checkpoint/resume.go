@@ -153,7 +153,7 @@ func (f *file) restoreEMA(x *cgotorch.Exec, model any, ema *optim.EMA) error {
 
 // ratesOf returns the learning rates of groups, by the numbers that an optimizer has for the groups
 // of the same parameters. `names` are the names of its parameters.
-func (saved *optimizerInfo) ratesOf(opt *optim.Optimizer, names []string) (map[int]float64, error) {
+func (saved *OptimizerInfo) ratesOf(opt *optim.Optimizer, names []string) (map[int]float64, error) {
 	rates := map[int]float64{}
 	for group, lr := range saved.GroupLRs {
 		want := slices.Sorted(slices.Values(saved.Groups[group]))

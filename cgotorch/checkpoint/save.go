@@ -93,7 +93,7 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 	}
 	if !none(c.Optimizer) {
 		state := c.Optimizer.State(x)
-		info.Optimizer = &optimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, GroupLRs: state.GroupLRs, Steps: state.Steps}
+		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, GroupLRs: state.GroupLRs, Steps: state.Steps}
 		if info.Optimizer.Params, err = paramNames("the optimizer", c.Optimizer.Params(), names); err != nil {
 			return nil, info, err
 		}

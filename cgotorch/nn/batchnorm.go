@@ -15,8 +15,8 @@ type BatchNormOptions struct {
 	NoStatistics      bool                  // without running statistics; evaluation then uses the statistics of the batch
 }
 
-// channelNorm is the part that batch norms and instance norms share.
-type channelNorm struct {
+// ChannelNorm is the part that batch norms and instance norms share.
+type ChannelNorm struct {
 	Weight            *cgotorch.Tensor // [channels], or nil
 	Bias              *cgotorch.Tensor // [channels], or nil
 	RunningMean       *cgotorch.Tensor `state:",buffer"` // [channels], or nil
@@ -27,9 +27,9 @@ type channelNorm struct {
 	Eval              bool                  // normalise by the running statistics
 }
 
-func newChannelNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptions) channelNorm {
+func newChannelNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptions) ChannelNorm {
 	atLeast(x, where, 1, argument{"channels", channels})
-	m := channelNorm{Channels: channels, Eps: o.Eps, Momentum: o.Momentum}
+	m := ChannelNorm{Channels: channels, Eps: o.Eps, Momentum: o.Momentum}
 	n := int64(channels)
 	if !o.NoAffine {
 		m.Weight, m.Bias = x.Ones(cgotorch.Float32, n), x.Zeros(cgotorch.Float32, n)
@@ -45,14 +45,14 @@ func newChannelNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOpt
 
 // BatchNorm is the part that [BatchNorm1d], [BatchNorm2d] and [BatchNorm3d] share.
 type BatchNorm struct {
-	channelNorm
+	ChannelNorm
 	CumulativeAverage bool // as in [BatchNormOptions]; if set, training cannot be captured
 
 	ranks Ranks // in training the statistics are those of the batches of all ranks; nil means of this one
 }
 
 func newBatchNorm(x *cgotorch.Exec, where string, channels int, o BatchNormOptions) BatchNorm {
-	return BatchNorm{channelNorm: newChannelNorm(x, where, channels, o), CumulativeAverage: o.CumulativeAverage}
+	return BatchNorm{ChannelNorm: newChannelNorm(x, where, channels, o), CumulativeAverage: o.CumulativeAverage}
 }
 
 // BatchNorm2d normalises each channel over the batch and the image. Training updates the running

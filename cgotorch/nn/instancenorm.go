@@ -13,7 +13,7 @@ type InstanceNormOptions struct {
 
 // InstanceNorm is the part that [InstanceNorm1d], [InstanceNorm2d] and [InstanceNorm3d] share. Its
 // NumBatchesTracked stays 0, as in PyTorch.
-type InstanceNorm struct{ channelNorm }
+type InstanceNorm struct{ ChannelNorm }
 
 func newInstanceNorm(x *cgotorch.Exec, where string, channels int, o InstanceNormOptions) InstanceNorm {
 	return InstanceNorm{newChannelNorm(x, where, channels, BatchNormOptions{Eps: o.Eps, Momentum: o.Momentum, NoAffine: !o.Affine, NoStatistics: !o.Statistics})}

@@ -15,7 +15,7 @@ type packed struct {
 }
 
 // pack packs sequences. `lengths` has the length of each of them, from 1 to L.
-func (m *recurrent) pack(x *cgotorch.Exec, where string, in *cgotorch.Tensor, lengths []int64) packed {
+func (m *Recurrent) pack(x *cgotorch.Exec, where string, in *cgotorch.Tensor, lengths []int64) packed {
 	m.check(x, where, in)
 	batch, length := in.Shape()[1], in.Shape()[0]
 	if m.BatchFirst {
@@ -40,7 +40,7 @@ func (m *recurrent) pack(x *cgotorch.Exec, where string, in *cgotorch.Tensor, le
 	return p
 }
 
-func (m *recurrent) batchDim() int {
+func (m *Recurrent) batchDim() int {
 	if m.BatchFirst {
 		return 0
 	}
@@ -50,7 +50,7 @@ func (m *recurrent) batchDim() int {
 // runPacked calls one of LibTorch's operators for packed sequences, and closes p. It returns the
 // padded results, and the last states, of which there is one for each state. A nil state is zeros
 // of the given width.
-func (m *recurrent) runPacked(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, p packed, states []*cgotorch.Tensor, widths []int64) []*cgotorch.Tensor {
+func (m *Recurrent) runPacked(x *cgotorch.Exec, where, op string, in *cgotorch.Tensor, p packed, states []*cgotorch.Tensor, widths []int64) []*cgotorch.Tensor {
 	defer closeUnless(nil, p.data, p.counts, p.order, p.back)
 	for i, state := range states {
 		m.checkState(x, where, [...]string{"state", "cell state"}[i], state, in, widths[i])

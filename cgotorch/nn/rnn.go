@@ -22,9 +22,9 @@ type RNNOptions struct {
 	ReLU          bool    // for RNN: the activation is ReLU, and not tanh
 }
 
-// rnnWeights are the weights of one layer and one direction. `gates` is 4 for an LSTM, 3 for a GRU
+// RNNWeights are the weights of one layer and one direction. `gates` is 4 for an LSTM, 3 for a GRU
 // and 1 for an RNN.
-type rnnWeights struct {
+type RNNWeights struct {
 	Suffix   string           // ends the names of the tensors in [State]: "_l0", "_l0_reverse", "_l1", …
 	WeightIH *cgotorch.Tensor // [gates*hidden, width of the layer's input]
 	WeightHH *cgotorch.Tensor // [gates*hidden, hidden or Projection]
@@ -33,22 +33,22 @@ type rnnWeights struct {
 	WeightHR *cgotorch.Tensor // [Projection, hidden], or nil
 }
 
-// recurrent is the part that [RNN], [LSTM] and [GRU] share.
-type recurrent struct {
-	Weights []rnnWeights `state:",suffixed"` // by layer, then by direction
+// Recurrent is the part that [RNN], [LSTM] and [GRU] share.
+type Recurrent struct {
+	Weights []RNNWeights `state:",suffixed"` // by layer, then by direction
 	Hidden  int          // width of the state
 	RNNOptions
 	Eval bool
 }
 
 // RNN is a recurrent network whose state is activation(W_ih*in + W_hh*state + biases).
-type RNN struct{ recurrent }
+type RNN struct{ Recurrent }
 
 // LSTM is a recurrent network with a hidden state and a cell state.
-type LSTM struct{ recurrent }
+type LSTM struct{ Recurrent }
 
 // GRU is a recurrent network with gates that reset and update its state.
-type GRU struct{ recurrent }
+type GRU struct{ Recurrent }
 
 // NewRNN makes layers for sequences of `in` numbers for each position, with a state of `hidden`
 // numbers. The weights are float32 on x's device. They are the random numbers of torch.nn.RNN.
@@ -66,7 +66,7 @@ func NewGRU(x *cgotorch.Exec, in, hidden int, o RNNOptions) *GRU {
 	return &GRU{newRecurrent(x, "nn.NewGRU", in, hidden, 3, o)}
 }
 
-func newRecurrent(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNOptions) recurrent {
+func newRecurrent(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNOptions) Recurrent {
 	atLeast(x, where, 1, argument{"in", in}, argument{"hidden", hidden})
 	atLeast(x, where, 0, argument{"Layers", o.Layers}, argument{"Projection", o.Projection})
 	switch {
@@ -78,11 +78,11 @@ func newRecurrent(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNOp
 		refuse(x, where, "ReLU is for an RNN")
 	}
 	o.Layers = max(o.Layers, 1)
-	m := recurrent{Hidden: hidden, RNNOptions: o}
+	m := Recurrent{Hidden: hidden, RNNOptions: o}
 	width, rows := int64(in), int64(gates*hidden)
 	for layer := range o.Layers {
 		for direction := range m.directions() {
-			w := rnnWeights{Suffix: fmt.Sprintf("_l%d", layer)}
+			w := RNNWeights{Suffix: fmt.Sprintf("_l%d", layer)}
 			if direction == 1 {
 				w.Suffix += "_reverse"
 			}
@@ -106,7 +106,7 @@ func newRecurrent(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNOp
 	return m
 }
 
-func (m *recurrent) directions() int {
+func (m *Recurrent) directions() int {
 	if m.Bidirectional {
 		return 2
 	}
@@ -114,7 +114,7 @@ func (m *recurrent) directions() int {
 }
 
 // width returns the width of the results of one direction.
-func (m *recurrent) width() int64 {
+func (m *Recurrent) width() int64 {
 	if m.Projection != 0 {
 		return int64(m.Projection)
 	}
@@ -122,7 +122,7 @@ func (m *recurrent) width() int64 {
 }
 
 // tensors returns the weights in the order of LibTorch's operators.
-func (m *recurrent) tensors() []*cgotorch.Tensor {
+func (m *Recurrent) tensors() []*cgotorch.Tensor {
 	var all []*cgotorch.Tensor
 	for _, w := range m.Weights {
 		for _, t := range []*cgotorch.Tensor{w.WeightIH, w.WeightHH, w.BiasIH, w.BiasHH, w.WeightHR} {
@@ -135,7 +135,7 @@ func (m *recurrent) tensors() []*cgotorch.Tensor {
 }
 
 // check fails for an `in` that is not a batch of sequences.
-func (m *recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
+func (m *Recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
 	if len(m.Weights) == 0 {
 		refuse(x, where, "the module has no weights: make it with its New function")
 	}
@@ -153,7 +153,7 @@ func (m *recurrent) check(x *cgotorch.Exec, where string, in *cgotorch.Tensor) {
 
 // checkState fails for a state of another shape than [layers*directions, N, width]. LibTorch would
 // read beyond its end. A nil state stands for zeros.
-func (m *recurrent) checkState(x *cgotorch.Exec, where, name string, state, in *cgotorch.Tensor, width int64) {
+func (m *Recurrent) checkState(x *cgotorch.Exec, where, name string, state, in *cgotorch.Tensor, width int64) {
 	if state == nil {
 		return
 	}
@@ -164,17 +164,17 @@ func (m *recurrent) checkState(x *cgotorch.Exec, where, name string, state, in *
 }
 
 // zeros returns a state of zeros for the input `in`.
-func (m *recurrent) zeros(x *cgotorch.Exec, in *cgotorch.Tensor, width int64) *cgotorch.Tensor {
+func (m *Recurrent) zeros(x *cgotorch.Exec, in *cgotorch.Tensor, width int64) *cgotorch.Tensor {
 	return x.Zeros(in.DType(), int64(len(m.Weights)), in.Shape()[m.batchDim()], width)
 }
 
 // run calls one of LibTorch's operators. `state` is a tensor or a list of tensors.
-func (m *recurrent) run(x *cgotorch.Exec, op string, in *cgotorch.Tensor, state any) []any {
+func (m *Recurrent) run(x *cgotorch.Exec, op string, in *cgotorch.Tensor, state any) []any {
 	return x.Call(op, in, state, m.tensors(), !m.NoBias, m.Layers, m.Dropout, !m.Eval, m.Bidirectional, m.BatchFirst)
 }
 
 // forward is ForwardState for an operator with one state.
-func (m *recurrent) forward(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) (out, last *cgotorch.Tensor) {
+func (m *Recurrent) forward(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) (out, last *cgotorch.Tensor) {
 	m.check(x, where, in)
 	m.checkState(x, where, "state", state, in, m.width())
 	if state == nil {

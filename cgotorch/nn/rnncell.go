@@ -12,9 +12,9 @@ type RNNCellOptions struct {
 	ReLU   bool // for RNNCell: the activation is ReLU, and not tanh
 }
 
-// recurrentCell is the part that [RNNCell], [LSTMCell] and [GRUCell] share. `gates` is 4 for an
+// RecurrentCell is the part that [RNNCell], [LSTMCell] and [GRUCell] share. `gates` is 4 for an
 // LSTMCell, 3 for a GRUCell and 1 for an RNNCell.
-type recurrentCell struct {
+type RecurrentCell struct {
 	WeightIH *cgotorch.Tensor // [gates*hidden, in]
 	WeightHH *cgotorch.Tensor // [gates*hidden, hidden]
 	BiasIH   *cgotorch.Tensor // [gates*hidden], or nil
@@ -23,13 +23,13 @@ type recurrentCell struct {
 }
 
 // RNNCell is one step of an [RNN] of one layer.
-type RNNCell struct{ recurrentCell }
+type RNNCell struct{ RecurrentCell }
 
 // LSTMCell is one step of an [LSTM] of one layer.
-type LSTMCell struct{ recurrentCell }
+type LSTMCell struct{ RecurrentCell }
 
 // GRUCell is one step of a [GRU] of one layer.
-type GRUCell struct{ recurrentCell }
+type GRUCell struct{ RecurrentCell }
 
 // NewRNNCell makes a cell for inputs of `in` numbers and states of `hidden` numbers. The weights
 // are float32 on x's device. They are the random numbers of torch.nn.RNNCell.
@@ -47,13 +47,13 @@ func NewGRUCell(x *cgotorch.Exec, in, hidden int, o RNNCellOptions) *GRUCell {
 	return &GRUCell{newCell(x, "nn.NewGRUCell", in, hidden, 3, o)}
 }
 
-func newCell(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNCellOptions) recurrentCell {
+func newCell(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNCellOptions) RecurrentCell {
 	atLeast(x, where, 1, argument{"in", in}, argument{"hidden", hidden})
 	if o.ReLU && gates != 1 {
 		refuse(x, where, "ReLU is for an RNNCell")
 	}
 	rows := int64(gates * hidden)
-	m := recurrentCell{WeightIH: x.Empty(cgotorch.Float32, rows, int64(in)), WeightHH: x.Empty(cgotorch.Float32, rows, int64(hidden)), RNNCellOptions: o}
+	m := RecurrentCell{WeightIH: x.Empty(cgotorch.Float32, rows, int64(in)), WeightHH: x.Empty(cgotorch.Float32, rows, int64(hidden)), RNNCellOptions: o}
 	if !o.NoBias {
 		m.BiasIH, m.BiasHH = x.Empty(cgotorch.Float32, rows), x.Empty(cgotorch.Float32, rows)
 	}
@@ -68,7 +68,7 @@ func newCell(x *cgotorch.Exec, where string, in, hidden, gates int, o RNNCellOpt
 }
 
 // zeros returns a state of zeros for the input `in`.
-func (m *recurrentCell) zeros(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *RecurrentCell) zeros(x *cgotorch.Exec, where string, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 2 {
 		refuse(x, where, "the input is %s, want [N, %d]", in, m.WeightIH.Shape()[1])
 	}
@@ -76,7 +76,7 @@ func (m *recurrentCell) zeros(x *cgotorch.Exec, where string, in *cgotorch.Tenso
 }
 
 // step calls one of LibTorch's cells with one state.
-func (m *recurrentCell) step(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *RecurrentCell) step(x *cgotorch.Exec, where, op string, in, state *cgotorch.Tensor) *cgotorch.Tensor {
 	if state == nil {
 		state = m.zeros(x, where, in)
 		defer state.Close()

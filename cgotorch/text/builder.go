@@ -37,13 +37,13 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 		}
 		return b.embedding()
 	}
-	m.Encoder = &encoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
+	m.Encoder = &Encoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
 	for i := range c.NumLayers {
-		m.Encoder.Block = append(m.Encoder.Block, &encoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
+		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
 	}
 	m.Decoder = &Decoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
 	for i := range c.NumDecoderLayers {
-		m.Decoder.Block = append(m.Decoder.Block, &decoderBlock{
+		m.Decoder.Block = append(m.Decoder.Block, &DecoderBlock{
 			Attention: b.selfAttention(i == 0),
 			Cross:     &crossAttention{EncDecAttention: b.attention(false), LayerNorm: b.norm()},
 			FF:        b.feedForward(c.sparseDecoder(i)),

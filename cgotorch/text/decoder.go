@@ -9,14 +9,14 @@ import (
 // computes the logits of the next token.
 type Decoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
-	Block          []*decoderBlock
+	Block          []*DecoderBlock
 	FinalLayerNorm *rmsNorm
 
 	config *SwitchConfig
 }
 
-// decoderBlock has three layers. The method `attend` of the decoder runs the first two.
-type decoderBlock struct {
+// DecoderBlock has three layers. The method `attend` of the decoder runs the first two.
+type DecoderBlock struct {
 	Attention *selfAttention  `state:"layer.0"`
 	Cross     *crossAttention `state:"layer.1"`
 	FF        *FeedForward    `state:"layer.2"`
@@ -56,7 +56,7 @@ func (m *Decoder) biases() *nn.Embedding {
 
 // remember returns the keys and values of the block's cross-attention, [batch, heads, source,
 // d_kv]. `encoded` is the result of [Switch.Encode].
-func (b *decoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
+func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
 	a := b.Cross.EncDecAttention
 	return a.split(x, a.K.Forward(x, encoded)), a.split(x, a.V.Forward(x, encoded))
 }

@@ -15,7 +15,7 @@ type Switch struct {
 	Config SwitchConfig `state:"-"`
 
 	Shared  *nn.Embedding // [vocab_size, d_model]
-	Encoder *encoder
+	Encoder *Encoder
 	Decoder *Decoder
 	LMHead  *nn.Linear // [vocab_size, d_model]
 }
