@@ -108,7 +108,6 @@ missing_packages() {
   has_header png.h || packages="$packages libpng-dev"
   has_header zlib.h || packages="$packages zlib1g-dev"
   case $1 in *test*) has_header gtest/gtest.h || packages="$packages libgtest-dev" ;; esac
-  [ "$1" != test ] || command -v pkg-config >/dev/null || packages="$packages pkg-config"
   case $1 in test | bundle) command -v patchelf >/dev/null || packages="$packages patchelf" ;; esac
   echo "${packages# }"
 }

@@ -26,7 +26,7 @@ enum { CTD_INFLATE_BOUNDARY = 1, CTD_INFLATE_FINAL = 2, CTD_INFLATE_FULL = 3, CT
 typedef struct ctd_inflate { uint64_t bit; uint64_t at; uint64_t history; uint64_t unknown; uint64_t stop_bit; uint64_t stop_at; int32_t wide; int32_t last; int32_t stopped; } ctd_inflate;
 enum { CTD_INFLATE_DYNAMIC = 1, CTD_INFLATE_STORED = 2, CTD_INFLATE_MEMBER = 3 };
 
-// The functions of the library. All are NULL until Fill is called.
+// The functions of the library. All are NULL until fill is called.
 typedef struct {
   int32_t (*ctd_abi_version)(void);
   int32_t (*ctd_status_code)(const ctd_status* status);

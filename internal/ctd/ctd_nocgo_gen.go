@@ -11,8 +11,10 @@ const absent = "ctd: a call without a library"
 // unready is the status of a call in a build that cannot open the library.
 var unready = new(Status)
 
-// Fill is not called: package library cannot open a library in this build.
-func Fill(symbol func(name string) (unsafe.Pointer, error)) error { panic(absent) }
+// functions has no name, and fill is not called: package library opens no library in this build.
+var functions [0]string
+
+func fill(all []unsafe.Pointer) { panic(absent) }
 
 func ABIVersion() int32 {
 	panic(absent)

@@ -9,8 +9,8 @@
 //  3. build/lib of the clone that the program was compiled from
 //  4. /usr/local/lib
 //
-// LibTorch is the first of these: one in the same folder, $LIBTORCH, and the one that the file
-// libcgotorch.torch in the folder names.
+// LibTorch is the first of these that is there: one in the same folder, the one that the file
+// libcgotorch.torch in the folder names, and $LIBTORCH.
 package library
 
 import (
@@ -54,16 +54,21 @@ func Decoder() (*Library, error) {
 	return open(filepath.Join(folder, decoder), false)
 }
 
-// Fill opens a library by `from`, Core or Decoder, and calls `fill` with a function that finds its
-// functions. `abi` returns the version of the library's interface, after fill; it must be `want`.
-func Fill(from func() (*Library, error), fill func(func(string) (unsafe.Pointer, error)) error, abi func() int32, want int32) error {
+// Fill opens a library by `from`, Core or Decoder, and gives `fill` the functions of these names.
+// Then `abi` returns the version of the library's interface, which must be `want`. If a function is
+// missing, Fill fails before it calls `fill`.
+func Fill(from func() (*Library, error), names []string, fill func([]unsafe.Pointer), abi func() int32, want int32) error {
 	l, err := from()
 	if err != nil {
 		return err
 	}
-	if err := fill(l.symbol); err != nil {
-		return err
+	functions := make([]unsafe.Pointer, len(names))
+	for i, name := range names {
+		if functions[i], err = l.symbol(name); err != nil {
+			return err
+		}
 	}
+	fill(functions)
 	if got := abi(); got != want {
 		return fmt.Errorf("%s has version %d of its interface, and this program wants %d: %s", l.Path, got, want, cure)
 	}

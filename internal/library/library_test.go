@@ -35,7 +35,7 @@ func TestFolderOf(t *testing.T) {
 }
 
 func TestLibTorchFor(t *testing.T) {
-	ours, torch, other := t.TempDir(), t.TempDir(), t.TempDir()
+	ours, torch, other := t.TempDir(), filepath.Join(t.TempDir(), "a folder"), t.TempDir()
 	t.Setenv("LIBTORCH", "")
 	fails := func(what, text string) {
 		t.Helper()
@@ -49,15 +49,15 @@ func TestLibTorchFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails("a folder without LibTorch", named)
-	touch(t, filepath.Join(torch, "libtorch_cpu.so"))
-	if got, before, err := libTorchFor(ours); err != nil || got != torch || len(before) != 1 || before[0] != "/x/libcudart.so.13" {
-		t.Errorf("the named LibTorch: got %q, %q, %v", got, before, err)
-	}
 	t.Setenv("LIBTORCH", other)
 	fails("$LIBTORCH without LibTorch", "LIBTORCH="+other)
 	touch(t, filepath.Join(other, "lib", "libtorch_cpu.so"))
 	if got, _, err := libTorchFor(ours); err != nil || got != filepath.Join(other, "lib") {
 		t.Errorf("$LIBTORCH: got %q, %v", got, err)
+	}
+	touch(t, filepath.Join(torch, "libtorch_cpu.so"))
+	if got, before, err := libTorchFor(ours); err != nil || got != torch || len(before) != 1 || before[0] != "/x/libcudart.so.13" {
+		t.Errorf("the named LibTorch: got %q, %q, %v", got, before, err)
 	}
 	touch(t, filepath.Join(ours, "libtorch_cpu.so"))
 	if got, _, err := libTorchFor(ours); err != nil || got != ours {

@@ -1,10 +1,10 @@
 package library
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // main is the library that tells where LibTorch is.
@@ -33,10 +33,15 @@ func openLibTorch(folder string) error {
 }
 
 // libTorchFor returns the folder of LibTorch's libraries, and the paths of libraries to open before
-// them.
+// them. $LIBTORCH comes last: the libraries of the folder may be compiled for another release.
 func libTorchFor(folder string) (torch string, before []string, err error) {
 	if has(folder, main) {
 		return folder, nil, nil
+	}
+	path := filepath.Join(folder, torchFile)
+	text, err := os.ReadFile(path)
+	if paths := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' }); len(paths) > 0 && has(paths[0], main) {
+		return paths[0], paths[1:], nil
 	}
 	if chosen := os.Getenv("LIBTORCH"); chosen != "" {
 		for _, lib := range []string{filepath.Join(chosen, "lib"), filepath.Join(chosen, "torch", "lib"), chosen} {
@@ -46,20 +51,8 @@ func libTorchFor(folder string) (torch string, before []string, err error) {
 		}
 		return "", nil, fmt.Errorf("LIBTORCH=%s has no lib/%s: set it to the folder of LibTorch, or unset it", chosen, main)
 	}
-	path := filepath.Join(folder, torchFile)
-	file, err := os.Open(path)
 	if err != nil {
 		return "", nil, fmt.Errorf("which LibTorch belongs to %s is unknown: %w: %s", folder, err, cure)
 	}
-	defer file.Close()
-	var paths []string
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if path := lines.Text(); path != "" {
-			paths = append(paths, path)
-		}
-	}
-	if len(paths) == 0 || !has(paths[0], main) {
-		return "", nil, fmt.Errorf("LibTorch is not in %q any more, which %s names: %s", paths, path, cure)
-	}
-	return paths[0], paths[1:], nil
+	return "", nil, fmt.Errorf("LibTorch is not in %q any more, which %s names: %s", text, path, cure)
 }

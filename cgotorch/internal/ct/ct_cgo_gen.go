@@ -181,19 +181,8 @@ var functions = [...]string{
 // unready is the status of a call in a process that could not open the library.
 var unready = (*Status)(C.calloc(1, 1))
 
-// Fill fills the table with the functions of the opened library. `symbol` finds a function by its
-// name. If it fails, Fill returns its error, and the table stays as it was.
-func Fill(symbol func(name string) (unsafe.Pointer, error)) error {
-	var all [len(functions)]unsafe.Pointer
-	for i, name := range functions {
-		var err error
-		if all[i], err = symbol(name); err != nil {
-			return err
-		}
-	}
-	C.fill(&all[0])
-	return nil
-}
+// fill fills the table with the functions, which have the order of their names.
+func fill(all []unsafe.Pointer) { C.fill(&all[0]) }
 
 func ABIVersion() int32 {
 	return int32(C.ct_abi_version())

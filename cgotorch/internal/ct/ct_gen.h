@@ -57,7 +57,7 @@ enum { CT_COPY_OTHER = 0, CT_COPY_HOST_TO_DEVICE = 1, CT_COPY_DEVICE_TO_HOST = 2
 typedef struct ct_trace_record { uint64_t start, end; uint64_t launched; uint64_t bytes; uint64_t stream; uint32_t name; uint32_t thread; uint32_t blocks; int32_t device; uint8_t kind; uint8_t copy; uint8_t pageable; } ct_trace_record;
 enum { CT_SWITCH_CUDNN_BENCHMARK = 0, CT_SWITCH_TF32 = 1, CT_SWITCH_DETERMINISTIC = 2, CT_SWITCH_CUDNN_BENCHMARK_LIMIT = 3 };
 
-// The functions of the library. All are NULL until Fill is called.
+// The functions of the library. All are NULL until fill is called.
 typedef struct {
   int32_t (*ct_abi_version)(void);
   int32_t (*ct_status_code)(const ct_status* status);

@@ -9,5 +9,5 @@ import (
 // Ready opens the library, and fills the table. It waits for that once, and fails as package
 // library says. Each function that takes no handle calls it.
 var Ready = sync.OnceValue(func() error {
-	return library.Fill(library.Core, Fill, ABIVersion, HeaderABIVersion)
+	return library.Fill(library.Core, functions[:], fill, ABIVersion, HeaderABIVersion)
 })
