@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -110,7 +111,7 @@ func TestEvent_FromManyGoroutines(t *testing.T) {
 		b := recordTiming(t, s)
 		s.Synchronize()
 		within(t, func() {
-			together(8, func(i int) {
+			together.Run(8, func(i int) {
 				for range 200 {
 					if i%2 == 0 {
 						a.Elapsed(b)

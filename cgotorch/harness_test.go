@@ -123,16 +123,3 @@ func within(t testing.TB, fn func()) {
 		t.Fatalf("hangs:\n%s", stacks())
 	}
 }
-
-// together calls fn in n goroutines at the same time, and waits for all of them.
-func together(n int, fn func(i int)) {
-	var all sync.WaitGroup
-	for i := range n {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			fn(i)
-		}()
-	}
-	all.Wait()
-}

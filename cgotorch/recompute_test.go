@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -622,7 +623,7 @@ func TestRecompute_Lent(t *testing.T) {
 func TestRecompute_OnSeveralStreams(t *testing.T) {
 	checkRecomputeLeaks(t)
 	torchtest.ForEachDevice(t, func(t *testing.T, d Device) {
-		together(4, func(int) {
+		together.Run(4, func(int) {
 			torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *Exec) {
 				for range 50 {
 					in := leaf(t, x, 1, 2)

@@ -5,6 +5,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/must"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -86,7 +87,7 @@ func TestKeep_OfAnotherDo(t *testing.T) {
 	s, other := torchtest.NewStream(t, CPU), torchtest.NewStream(t, CPU)
 	s.Do(func(x *Exec) error {
 		a := x.Ones(Float32, 1)
-		together(1, func(int) {
+		together.Run(1, func(int) {
 			err := other.Do(func(y *Exec) error { y.Keep(a); return nil })
 			wantError(t, err, ErrMisuse, "Exec.Keep", "the tensor belongs to another Do")
 		})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -109,7 +110,7 @@ func TestStream_CloseUnderOn(t *testing.T) {
 		torchtest.DoOn(t, s, func(x *Exec) {
 			y, again := x.On(other), x.On(other)
 			wantError(t, other.Close(), ErrMisuse, "Stream.Close", "a Do of another stream uses this one")
-			together(1, func(int) { wantError(t, other.Close(), ErrMisuse) })
+			together.Run(1, func(int) { wantError(t, other.Close(), ErrMisuse) })
 			a := y.Ones(Float32, 2)
 			torchtest.Equal(t, again, again.Add(a, a), []float32{2, 2})
 			if y.Stream() != other || y.On(s).Stream() != s || x.Stream() != s {
@@ -131,7 +132,7 @@ func TestExec_On_OfRunningStreams(t *testing.T) {
 		within(t, func() {
 			var both sync.WaitGroup
 			both.Add(2)
-			together(2, func(i int) {
+			together.Run(2, func(i int) {
 				err := streams[i].Do(func(x *Exec) error {
 					both.Done()
 					both.Wait()
@@ -177,7 +178,7 @@ func TestStream_EventsOrder(t *testing.T) {
 		torchtest.DoOn(t, a, func(x *Exec) { kept = x.Keep(x.Zeros(Float32, 1<<20)) })
 		defer kept.Close()
 		for range 20 {
-			together(1, func(int) { a.Do(func(x *Exec) error { x.AddScalarInPlace(kept, 1); return nil }) })
+			together.Run(1, func(int) { a.Do(func(x *Exec) error { x.AddScalarInPlace(kept, 1); return nil }) })
 			pass(t, a, b)
 			b.Do(func(x *Exec) error { x.MulScalarInPlace(kept, 2); return nil })
 			pass(t, b, a)
@@ -480,7 +481,7 @@ func TestStream_TryRecord(t *testing.T) {
 				if e, err := s.TryRecord(); e != nil || err != nil {
 					t.Errorf("inside its own Do: %v, %v", e, err)
 				}
-				together(1, func(int) {
+				together.Run(1, func(int) {
 					e, err := s.TryRecord()
 					if e == nil || err != nil {
 						t.Errorf("beside its Do: %v, %v", e, err)

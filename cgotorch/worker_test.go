@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/internal/together"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -124,7 +125,7 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, CPU)
 	var deferred, reached atomic.Bool
-	together(1, func(int) {
+	together.Run(1, func(int) {
 		defer deferred.Store(true)
 		s.Do(func(x *Exec) error {
 			x.Zeros(Float32, 10)
@@ -224,7 +225,7 @@ func TestExec_OnAnotherGoroutinePanics(t *testing.T) {
 		defer e.Close()
 		for name, use := range execUses(x, other, kept, e) {
 			var err error
-			together(1, func(int) { err, _ = panicOf(use).(error) })
+			together.Run(1, func(int) { err, _ = panicOf(use).(error) })
 			t.Run(name, func(t *testing.T) { wantError(t, err, ErrMisuse, "another goroutine") })
 		}
 		torchtest.Equal(t, x, x.Add(kept, kept), []float32{2})
@@ -273,7 +274,7 @@ func TestDo_ExcludesOthers(t *testing.T) {
 	s := torchtest.NewStream(t, CPU)
 	var inside atomic.Int32
 	count := 0 // the race detector checks the accesses to count
-	together(16, func(int) {
+	together.Run(16, func(int) {
 		for range 50 {
 			s.Do(func(x *Exec) error {
 				if inside.Add(1) != 1 {
@@ -296,7 +297,7 @@ func TestDo_RunsOnOneThread(t *testing.T) {
 	s := torchtest.NewStream(t, CPU)
 	threads := map[uint64]bool{}
 	for range 100 {
-		together(1, func(int) {
+		together.Run(1, func(int) {
 			s.Do(func(x *Exec) error { threads[Thread(x)] = true; return nil })
 		})
 	}
@@ -342,7 +343,7 @@ func TestAtEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			var ran []string
-			together(1, func(int) {
+			together.Run(1, func(int) {
 				panicOf(func() {
 					s.Do(func(x *Exec) error {
 						a := x.Ones(Float32, 1)
@@ -388,7 +389,7 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			second := false
 			var got any
-			together(1, func(int) {
+			together.Run(1, func(int) {
 				got = panicOf(func() {
 					s.Do(func(x *Exec) error {
 						x.Ones(Float32, 100)

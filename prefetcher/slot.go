@@ -94,7 +94,7 @@ func (s *slot) heldHere() *cgotorch.Stream {
 		return nil
 	}
 	for stream := range s.streams {
-		e, err := stream.TryRecord()
+		e, err := stream.TryRecord() // no event means that its Do runs here
 		if err == nil && e == nil {
 			return stream
 		}

@@ -17,9 +17,12 @@ type Rows struct {
 // not whole.
 func RowsOf(columns ...Column) (*Rows, error) {
 	r := &Rows{columns: columns}
+	if len(columns) > 0 {
+		r.n = columns[0].N
+	}
 	for i := range columns {
 		c := &columns[i]
-		if r.n = columns[0].N; c.N != r.n {
+		if c.N != r.n {
 			return nil, fmt.Errorf("data: column %s has %d samples, and the first column %d: %w", c.Field, c.N, r.n, ErrBadRow)
 		}
 		if err := c.check(); err != nil {

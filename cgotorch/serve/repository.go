@@ -174,8 +174,8 @@ func (r *Repository) Ready(name, version string) error {
 // loaded version are not read: Unload it first. Load waits for the load, or until ctx ends before
 // the load begins. A load that has begun cannot be stopped. Load fails as the model's function
 // does, with [cgotorch.ErrOutOfMemory] if the model alone is beyond RepositoryOptions.Memory, and
-// with [cgotorch.ErrDeviceLost] if the model is loaded and its device is lost. The error for
-// a panic of the function wraps the panic's value, and its text does not show it.
+// with [cgotorch.ErrDeviceLost] if the model is loaded and its device is lost. The error for a
+// panic of the function wraps the panic's value, and its text does not show it.
 func (r *Repository) Load(ctx context.Context, name, version string) error {
 	r.mu.Lock()
 	e, err := r.find(name, version, func(*entry) bool { return !r.closed })

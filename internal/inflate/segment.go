@@ -243,8 +243,8 @@ func (s *segment) needs(before *[window]byte) []byte {
 		return appendRuns(nil, before, allUsed)
 	}
 	for _, element := range s.wide[:min(s.unknown, len(s.wide))] { // after a fault `unknown` may be larger
-		if int(element) >= int(ctd.InflateUnknown) {
-			used[int(element)-int(ctd.InflateUnknown)] = 1
+		if int(element) >= ctd.InflateUnknown {
+			used[int(element)-ctd.InflateUnknown] = 1
 		}
 	}
 	return appendRuns(nil, before, &used)

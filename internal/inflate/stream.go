@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	window = int(ctd.InflateWindow)
-	room   = int(ctd.InflateRoom)
+	window = ctd.InflateWindow
+	room   = ctd.InflateRoom
 	more   = 128 << 10 // bytes that are read when the input has too few
 )
 
@@ -238,7 +238,7 @@ func (s *stream) need(at, n int64) error {
 var unknownWindow = func() []uint16 {
 	wide := make([]uint16, window)
 	for i := range wide {
-		wide[i] = uint16(int(ctd.InflateUnknown) + i)
+		wide[i] = uint16(ctd.InflateUnknown + i)
 	}
 	return wide
 }()

@@ -56,8 +56,8 @@ type Response struct {
 
 // Infer answers a request. It waits for the answer, without an OS thread. The data of the request
 // may be changed after the return. It fails with [ErrInvalidArgument] for a request that does not
-// fit, and as [serve.Repository.Predict] fails. The error for a panic of the
-// model or of its load wraps the panic's value, and its text does not show it.
+// fit, and as [serve.Repository.Predict] fails. The error for a panic of the model or of its load
+// wraps the panic's value, and its text does not show it.
 func Infer(ctx context.Context, models *serve.Repository, r Request) (*Response, error) {
 	if r.Priority < 0 {
 		return nil, refuse("the priority is %d; want 0 or more, and 0 is first", r.Priority)
