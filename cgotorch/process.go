@@ -4,7 +4,18 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/internal/library"
 )
+
+// UseLibraries is process-wide: it names the folder of the compiled libraries, or a folder that
+// `streamtorch install -prefix` has filled. Only $STREAMTORCH_LIB comes before it. It fails if the
+// path is not absolute, and after the first call that needs the libraries.
+func UseLibraries(folder string) error {
+	if err := library.Use(folder); err != nil {
+		return &Error{Op: "UseLibraries", Kind: ErrInvalidArgument, Message: err.Error()}
+	}
+	return nil
+}
 
 // Seed is process-wide: it seeds LibTorch's default generator of every device. Dropout and random
 // initialisation draw from these generators. Seed waits until captures of graphs have ended.

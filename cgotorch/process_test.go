@@ -102,9 +102,9 @@ func TestSetThreads(t *testing.T) {
 	}
 }
 
-// The version is of a release that csrc/libtorch/wheels.lock lists.
+// The version is of a release that internal/install/wheels.lock lists.
 func TestLibTorchVersion(t *testing.T) {
-	lock := Must(os.ReadFile("../csrc/libtorch/wheels.lock"))
+	lock := Must(os.ReadFile("../internal/install/wheels.lock"))
 	got := LibTorchVersion()
 	release := regexp.MustCompile(`^\d+\.\d+\.`).FindString(got)
 	if listed := regexp.MustCompile(`(?m)^version +` + regexp.QuoteMeta(release) + `\d`); release == "" || !listed.Match(lock) {

@@ -48,7 +48,7 @@ Cuda open_cuda() {
   }
   void* own = dlopen((own_folder() + "libcgotorch_cuda.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (own == nullptr) {
-    result.absence = "libcgotorch_cuda.so cannot be opened; run `make build` or `make install` (" + dl_error() + ")";
+    result.absence = "libcgotorch_cuda.so cannot be opened; install the libraries again (" + dl_error() + ")";
     return result;
   }
   auto entry = reinterpret_cast<CudaBackend* (*)()>(dlsym(own, "ct_cuda_backend"));

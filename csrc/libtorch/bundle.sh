@@ -59,8 +59,7 @@ mkdir "$new/lib"
 
 # loads FILE prints a line "NAME PATH" for each library that FILE loads here, or "NAME -" if it is not
 # found.
-search=$root/build/lib
-while read -r line; do [ -z "$line" ] || { [ -d "$line" ] && search+=:$line || search+=:${line%/*}; }; done <build/lib/libcgotorch.torch
+search=$root/build/lib:$torch:${CUDA_LIB//;/:}
 loads() {
   { LD_LIBRARY_PATH="$search${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ldd "$1" 2>/dev/null || true; } |
     awk '$2 == "=>" && $1 !~ /^\// { print $1, $3 ~ /^\// ? $3 : "-" }'
@@ -111,6 +110,8 @@ needed=("$binary")
 case $packages in *$module/internal/ctd*) needed+=("$root/build/lib/libcgotorch_decode.so") ;; esac
 case $packages in *$module/cgotorch/internal/ct[!g]* | *$module/cgotorch/internal/ct) needed+=("$root/build/lib/libcgotorch.so") ;; esac
 [ ${#needed[@]} -gt 1 ] || fail "$name uses neither LibTorch nor the decoder of images, so it needs no bundle; copy the binary"
+# The manifest says for what the libraries are compiled. LibTorch lies beside them.
+sed '/"folder":/d; /"open": \[/,/\]/d' build/lib/libcgotorch.json >"$new/lib/libcgotorch.json"
 for file in "${needed[@]}"; do
   lacking=$(missing "$file")
   [ -z "$lacking" ] || fail "$name needs ${lacking//$'\n'/, }, not found on this machine; install them, or set LD_LIBRARY_PATH to where they are"

@@ -49,7 +49,7 @@ func open(path string, global bool) (*Library, error) {
 	handle := C.open_library(text, wide, &why)
 	if handle == nil {
 		defer C.free(unsafe.Pointer(why))
-		return nil, fmt.Errorf("%s cannot be opened: %s: %s", path, C.GoString(why), cure)
+		return nil, fmt.Errorf("%s cannot be opened: %s: %s", path, C.GoString(why), cure())
 	}
 	return &Library{path, handle}, nil
 }
@@ -61,5 +61,5 @@ func (l *Library) symbol(name string) (unsafe.Pointer, error) {
 	if address := C.dlsym(l.handle, text); address != nil {
 		return address, nil
 	}
-	return nil, fmt.Errorf("%s has no function %s, so it is of another version: %s", l.Path, name, cure)
+	return nil, fmt.Errorf("%s has no function %s, so it is of another version: %s", l.Path, name, cure())
 }
