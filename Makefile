@@ -5,7 +5,6 @@
 SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
-PREFIX  ?= /usr/local
 VERSION := 0.1.0
 ARGS    ?=
 LISTEN  ?= localhost:8080
@@ -24,8 +23,14 @@ help: ## list the targets
 	@awk -F ':[^#]*## ' '/^[a-z-]+:[^#]*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ARGS=... goes to train, serve and bench, JOBS=n limits how much is compiled at a time (here $(JOBS))."
 
-setup: ## find or download LibTorch, install missing system packages (the others call it)
-	@csrc/libtorch/setup.sh build
+# SETUP is the program internal/install/setup, which needs Go alone.
+SETUP     := build/bin/setup
+setup-program:
+	@command -v go >/dev/null || { echo "streamtorch: missing: go; install Go 1.24 or newer and put it on the PATH"; exit 1; }
+	@CGO_ENABLED=0 go build -o $(SETUP) ./internal/install/setup
+
+setup: setup-program ## find or download LibTorch, install missing system packages (the others call it)
+	@$(SETUP) build
 
 # A copied or moved clone has build folders that CMake made for the old place. They are made anew.
 moved:
@@ -36,16 +41,18 @@ moved:
 libraries: setup moved ## compile csrc/ into the shared libraries in build/lib
 	@[ -f build/csrc/CMakeCache.txt ] || { $(CMAKE) -B build/csrc $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries
+	@$(SETUP) manifest
 
 build: libraries ## the shared libraries and every Go package
 	@go build ./...
 
-loader: moved ## the half that needs no LibTorch: one library, imageloader and examples/inspect
-	@csrc/libtorch/setup.sh loader
+loader: setup-program moved ## the half that needs no LibTorch: one library, imageloader and examples/inspect
+	@$(SETUP) loader
 	@[ -f build/loader/CMakeCache.txt ] || { $(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON $(call QUIETLY,cmake-loader); }
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries
+	@$(SETUP) manifest
 	@go build $(LOADER)
-	@go build -tags loader -o build/bin/streamtorch ./cmd/streamtorch
+	@go build -o build/bin/streamtorch ./cmd/streamtorch
 
 tools: libraries ## the command build/bin/streamtorch: pack, ls, labels, inspect, convert, bench, doctor
 	@go build -o build/bin/streamtorch ./cmd/streamtorch
@@ -66,32 +73,33 @@ serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8
 
 # Without PROGRAM the script says what to do, and nothing is built before.
 bundle: $(if $(PROGRAM),libraries) ## a folder with PROGRAM=./path and all that it loads, for a container or a machine without Go; OUT=folder, CUDA=0 or 1
-	@$(if $(PROGRAM),csrc/libtorch/setup.sh bundle)
+	@$(if $(PROGRAM),$(SETUP) bundle)
 	@csrc/libtorch/bundle.sh '$(PROGRAM)' '$(OUT)'
 
 test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
 	@tests/run.sh $(JOBS)
 
-tests-cc: moved # the C++ test binaries
-	@csrc/libtorch/setup.sh test
+tests-cc: setup-program moved # the C++ test binaries
+	@$(SETUP) test
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/csrc/CMakeCache.txt || { $(CMAKE) -B build/csrc -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
+	@$(SETUP) manifest
 
-versions: libraries ## build and test with each LibTorch of csrc/libtorch/wheels.lock, on the CPU; VERSIONS="2.9.1 2.15.0" names some
+versions: libraries ## build and test with each LibTorch of internal/install/wheels.lock, on the CPU; VERSIONS="2.9.1 2.15.0" names some
 	@tests/versions/run.sh $(JOBS) $(VERSIONS)
 
-test-loader: moved ## all tests of the half that needs no LibTorch, where there is none
-	@csrc/libtorch/setup.sh test-loader
+test-loader: setup-program moved ## all tests of the half that needs no LibTorch, where there is none
+	@$(SETUP) test-loader
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/loader/CMakeCache.txt || { \
 		$(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake-loader); }
 	@$(COMPILE) build/loader -j $(JOBS) --target libraries tests
+	@$(SETUP) manifest
 	@build/loader/decode_test --gtest_brief=1
 	@go vet $(LOADER)
 	@$(MAKE) test-loader-go
 
 test-loader-go: loader # its Go tests alone
 	@go test -count=1 -vet=off -p $(JOBS) $(if $(SHORT),-short) $(if $(RUN),-run '$(RUN)') $(LOADER)
-	@go test -count=1 -vet=off -tags loader ./cmd/streamtorch
 
 # The packages of the library that start goroutines or take locks. Under the race detector, others only cost minutes. So do the
 # tests that read many archives: the goroutines that read them are those of TestEpoch_ and TestLoader_.
@@ -109,8 +117,8 @@ test-cgocheck: libraries ## go test with every pointer passed to C checked
 check-streams: libraries ## the stream checker: seeded mistakes, then the whole suite and the examples under it
 	@tests/check-streams.sh $(JOBS)
 
-test-asan: moved ## the C++ tests under AddressSanitizer, leaks included
-	@csrc/libtorch/setup.sh test
+test-asan: setup-program moved ## the C++ tests under AddressSanitizer, leaks included
+	@$(SETUP) test
 	@[ -f build/asan/CMakeCache.txt ] || { $(CMAKE) -B build/asan -DCGOTORCH_TESTS=ON -DCGOTORCH_SANITIZE=address -DCGOTORCH_LIB_DIR=$(CURDIR)/build/asan/lib $(call QUIETLY,cmake); }
 	@$(COMPILE) build/asan -j $(JOBS) --target tests
 	@for binary in build/asan/{cgotorch,decode}_test; do \
@@ -148,20 +156,6 @@ bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_P
 	@go build -o build/bin/serve ./examples/serve >&2
 	@PEER_PYTHON="$${PEER_PYTHON:-$$(bench/environment.sh)}" && export PEER_PYTHON && build/bin/bench $(ARGS)
 
-# `sudo make install` only copies: what root builds would rest on a LibTorch in root's own cache.
-INSTALLED = libcgotorch{,_cuda,_decode,_nopython,_nocuda}.so libcgotorch.torch
-install: $(if $(SUDO_USER),,libraries) ## copy the libraries to PREFIX/lib (/usr/local/lib), under DESTDIR
-	@[ -f build/lib/libcgotorch.so ] || { echo "streamtorch: nothing is built; run make build as yourself, then sudo make install"; exit 1; }
-	@case '$(PREFIX)' in /*) ;; *) echo "streamtorch: PREFIX=$(PREFIX) is not an absolute path; write it from /"; exit 1;; esac
-	@mkdir -p '$(DESTDIR)$(PREFIX)/lib' 2>/dev/null && [ -w '$(DESTDIR)$(PREFIX)/lib' ] || { \
-		echo "streamtorch: $(DESTDIR)$(PREFIX) cannot be written; run make build, then sudo make install, or set PREFIX"; exit 1; }
-	@install -m 755 build/lib/libcgotorch*.so '$(DESTDIR)$(PREFIX)/lib'
-	@install -m 644 build/lib/libcgotorch.torch '$(DESTDIR)$(PREFIX)/lib'
-	@echo "streamtorch: installed in $(DESTDIR)$(PREFIX)/lib; LibTorch stays in $$(head -1 build/lib/libcgotorch.torch)"
-
-uninstall: ## remove what install copied
-	@cd '$(DESTDIR)$(PREFIX)/lib' 2>/dev/null && rm -f $(INSTALLED)
-
 gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
 	@tests/bundle/make.sh tests $(DATA)
 
@@ -174,5 +168,5 @@ record-distributed: record ## the same bundle, whose record-distributed.sh measu
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
-	install uninstall gpu-bundle record record-distributed clean
+.PHONY: help setup setup-program moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+	gpu-bundle record record-distributed clean

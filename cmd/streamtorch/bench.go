@@ -1,3 +1,5 @@
+//go:build cgo
+
 package main
 
 import (
@@ -36,11 +38,7 @@ func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	flags.StringVar(&b.split, "split", "", "only the images in this first folder of the archive, such as train")
 	flags.IntVar(&b.workers, "workers", 0, "decode threads; 0: one a core")
 	b.flags(flags)
-	usage, least := "[flags] [ARCHIVE]", 0
-	if !hasSteps {
-		usage, least = "[flags] ARCHIVE", 1
-	}
-	if code, ok := parse(flags, usage, args, stderr, least, 1); !ok {
+	if code, ok := parse(flags, "[flags] [ARCHIVE]", args, stderr, 0, 1); !ok {
 		return code
 	}
 	if err := b.run(ctx, flags.Arg(0)); err != nil {
@@ -56,12 +54,12 @@ func (b *benching) run(ctx context.Context, archive string) error {
 		return fmt.Errorf("-seconds %v: above 0, and at most 3600", b.seconds)
 	case b.batch < 0 || b.size < 0 || b.workers < 0:
 		return errors.New("-batch, -size and -workers are at least 0")
-	case archive == "" && b.model() == "":
+	case archive == "" && b.name == "":
 		return errors.New("nothing to measure: name an archive, or a -model")
 	}
 	if b.size == 0 {
 		b.size = 224
-		if m := b.model(); m == "resnet20" || m == "mlp" {
+		if b.name == "resnet20" || b.name == "mlp" {
 			b.size = 32
 		}
 	}

@@ -1,4 +1,4 @@
-//go:build !loader
+//go:build cgo
 
 package main
 
@@ -15,8 +15,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-const hasSteps = true
-
 // stepping are the flags of training steps.
 type stepping struct{ name, device, dtype string }
 
@@ -25,8 +23,6 @@ func (s *stepping) flags(flags *flag.FlagSet) {
 	flags.StringVar(&s.device, "device", "auto", "auto, cpu, cuda or cuda:N")
 	flags.StringVar(&s.dtype, "dtype", "", "float32 or bfloat16, for autocast; empty: bfloat16 on a GPU, float32 on the CPU")
 }
-
-func (s *stepping) model() string { return s.name }
 
 // steps measures training steps on a batch that lies on the device: eager and, on a GPU, captured.
 func (b *benching) steps(ctx context.Context) error {

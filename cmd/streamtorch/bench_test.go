@@ -1,3 +1,5 @@
+//go:build cgo
+
 package main
 
 import (
@@ -10,10 +12,7 @@ import (
 
 func TestBench_Loader(t *testing.T) {
 	folder := files(t, map[string]string{"cat/a.png": "40x30", "cat/b.png": "8x8", "dog/a.png": "8x8", "dog/b.png": "no image"})
-	args := []string{"bench", "-seconds", "0.1", "-batch", "2", "-size", "16"}
-	if hasSteps {
-		args = append(args, "-model", "")
-	}
+	args := []string{"bench", "-seconds", "0.1", "-batch", "2", "-size", "16", "-model", ""}
 	bad := files(t, map[string]string{"cat/a.jpg": "no image"})
 	code, stdout, stderr := try(t, append(args, folder)...)
 	if want := `loader, 16x16, batch 2 +[0-9.,]+  bound by .* of \d+ cores; [1-9]\d* images.*, first batch after 0\.\d\d s\n$`; code != 0 || stderr != "" || !regexp.MustCompile(want).MatchString(stdout) {

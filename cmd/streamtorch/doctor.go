@@ -1,5 +1,3 @@
-//go:build !loader
-
 package main
 
 import (
@@ -8,17 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
+	"github.com/streamtorch/streamtorch/internal/library"
 )
-
-// withLibTorch are the commands that need LibTorch.
-var withLibTorch = []command{{"doctor", "", "say what this machine has, on one page", runDoctor}}
 
 // runDoctor prints one page about the machine. Its exit code is 1 if a part that is there does not
 // work.
@@ -29,17 +21,10 @@ func runDoctor(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	d := doctor{to: stdout}
 	d.machine()
-	d.libTorch()
-	count, err := cgotorch.CUDACount()
-	if count == 0 {
-		d.row("GPU", "none: %v", err)
-	} else {
-		d.row("driver", "%s", line("/proc/driver/nvidia/version", "NVRM version"))
+	if d.libraries() {
+		d.devices()
 	}
-	d.works("a step on the CPU", step(cgotorch.CPU))
-	for i := range count {
-		d.gpu(cgotorch.CUDA(i))
-	}
+	d.loaded()
 	if d.broken {
 		return failed
 	}
@@ -70,9 +55,9 @@ func (d *doctor) machine() {
 	d.row("system", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, line("/proc/version", "Linux version"))
 	d.row("processor", "%s, %d cores", line("/proc/cpuinfo", "model name"), runtime.NumCPU())
 	d.row("memory", "%s", line("/proc/meminfo", "MemTotal"))
-	version := "of a checkout"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		version = info.Main.Version
+	version := library.Version()
+	if version == "" {
+		version = "of a checkout"
 	}
 	d.row("streamtorch", "%s, %s", version, runtime.Version())
 }
@@ -88,7 +73,29 @@ func line(path, name string) string {
 	return "unknown"
 }
 
-func (d *doctor) libTorch() {
+// libraries tells which libraries this program finds. It reports whether it can use them.
+func (d *doctor) libraries() bool {
+	folder, m, err := library.Find(library.CoreFile)
+	if err != nil {
+		loader, _, err2 := library.Find(library.DecoderFile)
+		if err2 == nil {
+			d.row("libraries", "%s, the loader alone", loader)
+		}
+		d.works("libraries", err)
+		return false
+	}
+	d.row("libraries", "%s, source %.12s", folder, m.Source)
+	torch, version, err := library.Torch(folder, m)
+	if err != nil {
+		d.works("LibTorch", err)
+		return false
+	}
+	d.row("LibTorch", "%s, %s", torch, version)
+	return true
+}
+
+// loaded tells which files the process has opened.
+func (d *doctor) loaded() {
 	maps, _ := os.ReadFile("/proc/self/maps")
 	for _, library := range []string{"libtorch_cpu.so", "libcgotorch.so", "libcgotorch_decode.so", "libcudart.so", "libcudnn.so"} {
 		where := "not loaded"
@@ -100,86 +107,4 @@ func (d *doctor) libTorch() {
 		}
 		d.row(library, "%s", where)
 	}
-}
-
-func (d *doctor) gpu(device cgotorch.Device) {
-	name := device.String()
-	if models, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information"); device.Index() < len(models) {
-		d.row(name, "%s", line(models[device.Index()], "Model"))
-	}
-	d.works(name+", a step", step(device))
-	d.works(name+", a second stream", beside(device))
-	d.works(name+", a CUDA graph", captured(device))
-	decoder, err := images.NewJPEGDecoder(device, 1)
-	if err != nil {
-		d.row(name+", JPEG engines", "none: %v", err)
-		return
-	}
-	decoder.Close()
-	d.row(name+", JPEG engines", "work")
-}
-
-// step trains one convolution for one step.
-func step(device cgotorch.Device) error {
-	return cgotorch.DefaultStream(device).Do(func(x *cgotorch.Exec) error {
-		weight := x.Randn(cgotorch.Float32, 8, 3, 3, 3)
-		if err := weight.SetRequiresGrad(true); err != nil {
-			return err
-		}
-		x.Backward(x.Mean(x.Conv2d(x.Randn(cgotorch.Float32, 4, 3, 16, 16), weight, nil, cgotorch.Conv2dOptions{})))
-		if sum := x.Item(x.Sum(x.Abs(weight.Grad()))); !(sum > 0) {
-			return fmt.Errorf("the gradient of a convolution is %v", sum)
-		}
-		return nil
-	})
-}
-
-// beside computes on a second stream behind an event.
-func beside(device cgotorch.Device) error {
-	side, err := cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "side"})
-	if err != nil {
-		return err
-	}
-	defer side.Close()
-	return cgotorch.DefaultStream(device).Do(func(x *cgotorch.Exec) error {
-		a := x.Ones(cgotorch.Float32, 1000)
-		ready := x.Record()
-		defer ready.Close()
-		y := x.On(side)
-		y.Wait(ready)
-		if sum := y.Item(y.Sum(y.AddScalar(a, 1))); sum != 2000 {
-			return fmt.Errorf("a sum on a second stream is %v, want 2000", sum)
-		}
-		return nil
-	})
-}
-
-// captured launches a graph twice.
-func captured(device cgotorch.Device) error {
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	var a *cgotorch.Tensor
-	if err := stream.Do(func(x *cgotorch.Exec) error { a = x.Keep(x.Zeros(cgotorch.Float32, 8)); return nil }); err != nil {
-		return err
-	}
-	defer a.Close()
-	g, err := stream.Capture(func(x *cgotorch.Exec) error { x.AddScalarInPlace(a, 1); return nil }, 0)
-	if err != nil {
-		return err
-	}
-	defer g.Close()
-	for range 2 {
-		if err := g.Launch(stream); err != nil {
-			return err
-		}
-	}
-	return stream.Do(func(x *cgotorch.Exec) error {
-		if sum := x.Item(x.Sum(a)); sum < 16 {
-			return fmt.Errorf("two launches of a graph give the sum %v, want at least 16", sum)
-		}
-		return nil
-	})
 }

@@ -1,4 +1,4 @@
-//go:build !loader
+//go:build cgo
 
 package main
 

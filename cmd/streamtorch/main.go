@@ -1,15 +1,18 @@
-// Streamtorch is the command for what stands around training: archives, and the machine.
+// Streamtorch is the command for what stands around training: the installation, archives, and the
+// machine.
 //
+//	streamtorch install                     # LibTorch and the compiled libraries, for this user
+//	streamtorch doctor                      # this machine, on one page
 //	streamtorch pack photos.tgz photos/     # a folder of images to an archive
 //	streamtorch ls photos.tgz               # the members of an archive
 //	streamtorch labels photos.tgz           # its classes and their numbers
 //	streamtorch inspect photos.tgz          # every member that training could not use, and why
 //	streamtorch convert in.pth out.safetensors
 //	streamtorch bench photos.tgz            # images/s of the loader, and of training steps
-//	streamtorch doctor                      # this machine, on one page
 //
-// `make tools` builds it as build/bin/streamtorch. With `go build -tags loader` it needs no
-// LibTorch. It then has no doctor, and bench measures the loader alone.
+// Without a clone it is `go run github.com/streamtorch/streamtorch/cmd/streamtorch@VERSION`. In a
+// clone `make tools` builds it as build/bin/streamtorch. With CGO_ENABLED=0 it has the commands
+// install, list, verify, remove and doctor alone.
 package main
 
 import (
@@ -21,8 +24,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/streamtorch/streamtorch/imageloader/inspect"
 )
 
 // A command is a part of the program. It returns the exit code.
@@ -32,13 +33,12 @@ type command struct {
 }
 
 var commands = append([]command{
-	{"pack", "OUT IN...", "write folders of images to a .tgz or .tar", runPack},
-	{"ls", "ARCHIVE", "list the members of an archive", runList},
-	{"labels", "ARCHIVE", "list the classes of an archive with their numbers", runLabels},
-	{"convert", "IN OUT", "copy weights between .safetensors and .pth", runConvert},
-	{"inspect", "ARCHIVE", "say which images are usable, and why others are not", inspect.Run},
-	{"bench", "[ARCHIVE]", "measure the loader on an archive, and training steps", runBench},
-}, withLibTorch...)
+	{"install", "", "get LibTorch and the compiled libraries", runInstall},
+	{"list", "", "list what is installed", runInstalled},
+	{"verify", "", "check the files of what is installed", runVerify},
+	{"remove", "", "remove what is installed", runRemove},
+	{"doctor", "", "say what this machine has, on one page", runDoctor},
+}, withLibraries...)
 
 const (
 	done    = 0

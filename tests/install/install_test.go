@@ -1,15 +1,13 @@
-// Package install tests what the author of a program outside this module does: go get, go build, go
-// vet and go mod vendor, and make install.
+// Package install tests what the author of a program outside this module does: go get, install, go
+// run, go build, go vet and go mod vendor.
 package install
 
 import (
-	"errors"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/internal/must"
 )
@@ -40,109 +38,70 @@ func main() {
 // end: program
 `
 
-func TestInstall_ModuleOutside(t *testing.T) {
-	root := must.Get(filepath.Abs("../.."))(t)
-	if _, err := os.Stat(filepath.Join(root, "build/lib/libcgotorch.so")); err != nil {
-		t.Fatal("the libraries are not built; run make build")
+const printed = "[2 4 6] PNG\n"
+
+// The three commands of the README, in an empty module and an empty home, without a clone. The
+// module comes from a proxy, and the libraries from a server on this machine. LibTorch is in the
+// cache. No other server is asked. Then the module is vetted, vendored and compiled without cgo,
+// also for other systems.
+func TestInstall_Module(t *testing.T) {
+	m := newMachine(t)
+	m.write("main.go", program)
+	begin := time.Now()
+	m.run("go", "get", module+"@"+version)
+	got := time.Now()
+	out := m.run("go", "run", command, "install", "-from", m.release.URL)
+	installed := time.Now()
+	if ran := m.run("go", "run", "."); ran != printed {
+		t.Errorf("go run printed %q, want %q", ran, printed)
+	}
+	t.Logf("go get %.1f s, install %.1f s, go run %.1f s", got.Sub(begin).Seconds(), installed.Sub(got).Seconds(), time.Since(installed).Seconds())
+	if !strings.Contains(out, "checked") || !strings.Contains(out, "the libraries are in "+m.home) {
+		t.Errorf("install printed\n%s", out)
+	}
+	if again := m.run("go", "run", command, "install"); !strings.Contains(again, "already") {
+		t.Errorf("a second install printed\n%s", again)
+	}
+	if list := m.run("go", "run", command, "list"); !strings.Contains(list, "* libraries") {
+		t.Errorf("list printed\n%s", list)
 	}
 
-	// The source is a copy without the products of builds, because go get fetches only the tracked
-	// files.
-	source := t.TempDir()
-	for file := range strings.Lines(run(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.go", "*_gen.h", "go.mod", "go.sum")) {
-		copyFile(t, root, source, strings.TrimSpace(file))
-	}
-
-	prefix := t.TempDir()
-	installed := []string{"libcgotorch.so", "libcgotorch_decode.so", "libcgotorch.torch"}
-	// SUDO_USER makes the target behave as under sudo, where make install only copies files that are
-	// built. This test checks the copies, and not the build.
-	run(t, root, []string{"SUDO_USER=nobody"}, "make", "--no-print-directory", "install", "PREFIX="+prefix)
-	for _, file := range installed {
-		if _, err := os.Stat(filepath.Join(prefix, "lib", file)); err != nil {
-			t.Error(err)
-		}
-	}
-
-	dir := t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o666))
-	run(t, dir, nil, "go", "mod", "init", "example.org/outside")
-	run(t, dir, nil, "go", "mod", "edit", "-require=github.com/streamtorch/streamtorch@v0.0.0",
-		"-replace=github.com/streamtorch/streamtorch="+source)
-	copyFile(t, root, dir, "go.sum")
-	run(t, dir, nil, "go", "build", "-mod=mod", "-o", "outside", ".")
-	run(t, dir, nil, "go", "vet", "-mod=mod", ".")
-	run(t, dir, nil, "go", "mod", "vendor")
-	run(t, dir, nil, "go", "build", "-mod=vendor", "-o", "vendored", ".")
-	run(t, dir, []string{"CGO_ENABLED=0"}, "go", "build", "-mod=vendor", "-o", "pure", ".")
-	run(t, dir, []string{"CGO_ENABLED=0", "GOOS=darwin"}, "go", "vet", "-mod=vendor", ".")
-	run(t, dir, []string{"CGO_ENABLED=0", "GOOS=windows"}, "go", "vet", "-mod=vendor", ".")
-
-	lib := []string{"STREAMTORCH_LIB=" + filepath.Join(prefix, "lib")}
+	m.run("go", "vet", ".")
+	m.run("go", "build", "-o", "outside", ".")
+	m.run("go", "mod", "vendor")
+	m.run("go", "build", "-mod=vendor", "-o", "vendored", ".")
+	m.with("CGO_ENABLED=0").run("go", "build", "-mod=vendor", "-o", "pure", ".")
+	m.with("CGO_ENABLED=0", "GOOS=darwin").run("go", "vet", "-mod=vendor", ".")
+	m.with("CGO_ENABLED=0", "GOOS=windows").run("go", "vet", "-mod=vendor", ".")
 	for _, program := range []string{"./outside", "./vendored"} {
-		if got, want := run(t, dir, lib, program), "[2 4 6] PNG\n"; !strings.EqualFold(got, want) {
-			t.Errorf("%s printed %q, want %q", program, got, want)
+		if got := m.run(program); got != printed {
+			t.Errorf("%s printed %q, want %q", program, got, printed)
 		}
 	}
+	libraries := must.Get(filepath.Glob(filepath.Join(m.home, ".cache/streamtorch/lib/*")))(t)[0]
+	empty := t.TempDir()
 	for _, c := range []struct {
 		program, env, text string
 	}{
-		{"./outside", "STREAMTORCH_LIB=" + dir, "STREAMTORCH_LIB=" + dir + " has no libcgotorch.so"},
-		{"./outside", "STREAMTORCH_LIB=", "libcgotorch.so is in none of these folders: " + dir},
-		{"./pure", lib[0], "CGO_ENABLED=1"},
+		{"./outside", "STREAMTORCH_LIB=" + empty, "STREAMTORCH_LIB=" + empty + " has no libcgotorch.so"},
+		{"./outside", "HOME=", "libcgotorch.so is in none of these folders: " + m.dir},
+		{"./outside", "HOME=" + empty, "cmd/streamtorch@"},
+		{"./pure", "HOME=" + m.home, "CGO_ENABLED=1"},
 	} {
-		if got := fails(t, dir, c.env, c.program); !strings.Contains(got, c.text) {
+		if got := m.with(c.env).fails(c.program); !strings.Contains(got, c.text) {
 			t.Errorf("%s %s printed %q, want %q", c.env, c.program, got, c.text)
 		}
 	}
-
-	run(t, root, nil, "make", "--no-print-directory", "uninstall", "PREFIX="+prefix)
-	for _, file := range installed {
-		if _, err := os.Stat(filepath.Join(prefix, "lib", file)); err == nil {
-			t.Errorf("make uninstall left %s", file)
-		}
+	// A folder of libraries works from anywhere, read-only too, and one that has changed is told.
+	if got := m.with("HOME=", "STREAMTORCH_LIB="+libraries).run("./outside"); got != printed {
+		t.Errorf("STREAMTORCH_LIB: printed %q", got)
 	}
-}
-
-// copyFile copies a file. It does nothing if the working tree does not have the file.
-func copyFile(t *testing.T, from, to, file string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(from, file))
-	if errors.Is(err, fs.ErrNotExist) {
-		return
+	must.Do(t, os.Truncate(filepath.Join(libraries, "libcgotorch_cuda.so"), 1000))
+	if got := m.fails("go", "run", command, "verify"); !strings.Contains(got, "libcgotorch_cuda.so has changed") {
+		t.Errorf("verify printed\n%s", got)
 	}
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(filepath.Join(to, file)), 0o777)
+	m.run("go", "run", command, "remove")
+	if got := m.fails("./outside"); !strings.Contains(got, "is in none of these folders") {
+		t.Errorf("after remove: %q", got)
 	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(to, file), text, 0o666)
-	}
-	must.Do(t, err)
-}
-
-// fails runs a program that must end with 2, as after a panic, and returns what it printed.
-func fails(t *testing.T, dir, env, name string) string {
-	t.Helper()
-	cmd := exec.Command(name)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), env)
-	out, _ := cmd.CombinedOutput()
-	if cmd.ProcessState.ExitCode() != 2 {
-		t.Errorf("%s %s: %v", env, name, cmd.ProcessState)
-	}
-	return string(out)
-}
-
-// run runs a command and returns its standard output.
-func run(t *testing.T, dir string, env []string, name string, args ...string) string {
-	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
-	}
-	return string(out)
 }

@@ -197,6 +197,8 @@ var roomsBelow = map[string][]string{
 	// The reading of an archive knows no batch and no decoder.
 	"imageloader/internal/archive": {"internal"},
 	"prefetcher":                   {"internal", "cgotorch", "imageloader"},
+	"csrc":                         {}, // the sources, for what compiles them
+	"internal/install":             {"internal", "csrc"},
 	"examples":                     {"cgotorch", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
 }
 

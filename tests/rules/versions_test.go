@@ -26,7 +26,7 @@ func TestVersions_OneFile(t *testing.T) {
 	}
 }
 
-// The table of versions has those with which setup.sh builds, in the same order.
+// The table of versions has those with which the library builds, in the same order.
 func TestVersions_Documented(t *testing.T) {
 	versions := func(path, line string) (all []string) {
 		for _, match := range regexp.MustCompile(line).FindAllStringSubmatch(document(t, path), -1) {
@@ -34,7 +34,7 @@ func TestVersions_Documented(t *testing.T) {
 		}
 		return all
 	}
-	locked := versions("csrc/libtorch/wheels.lock", `(?m)^version +(\S+)`)
+	locked := versions("internal/install/wheels.lock", `(?m)^version +(\S+)`)
 	documented := versions("docs/versions.md", `(?m)^\| (\d+\.\d+\.\d+)\b`)
 	if len(locked) == 0 || !slices.Equal(documented, locked) {
 		t.Errorf("docs/versions.md has %v, wheels.lock has %v", documented, locked)

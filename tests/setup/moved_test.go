@@ -1,3 +1,4 @@
+// Package setup tests what make does before it compiles.
 package setup
 
 import (
@@ -45,4 +46,10 @@ func TestMake_MovedClone(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	must.Do(t, os.MkdirAll(filepath.Dir(file), 0o777))
+	must.Do(t, os.WriteFile(file, []byte(text), 0o666))
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh JOBS [VERSION...] builds the libraries with each of these versions of LibTorch, one after the
 # other, and runs the C++ tests and the Go tests that need LibTorch with them on the CPU.
-# Without a VERSION it takes all that csrc/libtorch/wheels.lock lists. A version's files are in
+# Without a VERSION it takes all that internal/install/wheels.lock lists. A version's files are in
 # build/versions/VERSION. The Go programs open the libraries of the version.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -9,18 +9,19 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 jobs=$1
 shift
-[ $# -gt 0 ] || set -- $(awk '$1 == "version" { print $2 }' csrc/libtorch/wheels.lock)
+[ $# -gt 0 ] || set -- $(awk '$1 == "version" { print $2 }' internal/install/wheels.lock)
 unset LIBTORCH
 export STREAMTORCH_CUDA=0
 
 build() {
   local folder=build/versions/$1
-  LIBTORCH_VERSION=$1 csrc/libtorch/setup.sh test "$folder" || return
+  LIBTORCH_VERSION=$1 build/bin/setup test "$folder" || return
   [ -f "$folder/csrc/CMakeCache.txt" ] ||
     cmake -S csrc $(! command -v ninja >/dev/null || echo -G Ninja) -B "$folder/csrc" -DCGOTORCH_TESTS=ON \
       -DCGOTORCH_SETUP="$PWD/$folder/libtorch.cmake" >"$folder/cmake.log" 2>&1 ||
     { cat "$folder/cmake.log"; return 1; }
-  flock build/compile.lock cmake --build "$folder/csrc" -j "$jobs" --target libraries cgotorch_test
+  flock build/compile.lock cmake --build "$folder/csrc" -j "$jobs" --target libraries cgotorch_test &&
+    build/bin/setup manifest "$folder"
 }
 
 for version; do

@@ -1,46 +1,72 @@
-package setup
+package install
 
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
-// clone is a copy of csrc/libtorch whose wheels.lock names three small wheels. It has its own
-// cache and its own package index. The tests run the real setup.sh with the real pip.
+// clone is a folder with a csrc and a build, on a machine with its own cache and its own package
+// index. The program of the tests stands for the program setup: only its lock is another one.
 type clone struct {
 	t     *testing.T
 	root  string
 	cache string
+	lock  string   // the text of its wheels.lock
 	env   []string // added after the environment of the test
 	index *index
 }
 
+// lockVariable names the lock of a process that is to be the program setup.
+const lockVariable = "INSTALL_TEST_LOCK"
+
+func TestMain(m *testing.M) {
+	path := os.Getenv(lockVariable)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	text, err := os.ReadFile(path)
+	var lock *Lock
+	if err == nil {
+		lock, err = ParseLock(string(text))
+	}
+	if err == nil {
+		err = Prepare(ctx, lock, os.Args[1:])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "streamtorch:", err)
+		os.Exit(1)
+	}
+}
+
 func newClone(t *testing.T) *clone {
 	t.Helper()
-	if err := hasPip(); err != nil {
-		t.Skipf("python3 has no pip: %v", err)
-	}
 	c := &clone{t: t, cache: filepath.Join(t.TempDir(), "cache"), index: newIndex(t)}
-	c.root = copyScripts(t, c.index.lock())
+	c.lock = c.index.lock()
+	c.root = newRoot(t)
 	// The folder `empty` has a folder `torch` that is not LibTorch. Python finds this folder first,
-	// so that setup.sh never finds an installed torch.
+	// so that an installed torch is never found.
 	empty := t.TempDir()
 	write(t, filepath.Join(empty, "torch/__init__.py"), "")
-	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHON=", "VIRTUAL_ENV=", "CONDA_PREFIX=",
+	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "LIBTORCH_VERSION=", "PYTHON=", "VIRTUAL_ENV=", "CONDA_PREFIX=",
 		"PYTHONPATH="+empty)
 	return c
 }
@@ -48,35 +74,30 @@ func newClone(t *testing.T) *clone {
 // second returns another clone on the same machine, with the same cache and index.
 func (c *clone) second() *clone {
 	other := *c
-	other.root = copyScripts(c.t, c.index.lock())
+	other.root = newRoot(c.t)
 	return &other
 }
 
-func copyScripts(t *testing.T, lock string) string {
+func newRoot(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	scripts, err := filepath.Glob("../../csrc/libtorch/*.sh")
-	if err != nil || len(scripts) == 0 {
-		t.Fatalf("csrc/libtorch: %v, %v", scripts, err)
-	}
-	for _, script := range scripts {
-		text := must.Get(os.ReadFile(script))(t)
-		write(t, filepath.Join(root, "csrc/libtorch", filepath.Base(script)), string(text))
-	}
-	write(t, filepath.Join(root, "csrc/libtorch/wheels.lock"), lock)
-	write(t, filepath.Join(root, "go.mod"), "module example.org/clone\n\ngo 1.24\n")
+	write(t, filepath.Join(root, "csrc/CMakeLists.txt"), "# nothing")
+	write(t, filepath.Join(root, "internal/library/source_gen.go"), "")
 	return root
 }
 
-// command returns the command that runs setup.sh in its own process group.
+// command returns the command that sets the clone up, in its own process group.
 func (c *clone) command(env ...string) *exec.Cmd {
-	cmd := exec.Command("bash", filepath.Join(c.root, "csrc/libtorch/setup.sh"), "build")
-	cmd.Env = append(append(os.Environ(), c.env...), env...)
+	lock := filepath.Join(c.root, "wheels.lock")
+	write(c.t, lock, c.lock)
+	cmd := exec.Command(must.Get(os.Executable())(c.t), "build")
+	cmd.Dir = c.root
+	cmd.Env = append(append(append(os.Environ(), c.env...), env...), lockVariable+"="+lock)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
 
-// setup runs setup.sh and returns its output.
+// setup sets the clone up and returns what was printed.
 func (c *clone) setup(env ...string) (string, error) {
 	out, err := c.command(env...).CombinedOutput()
 	return string(out), err
@@ -86,17 +107,17 @@ func (c *clone) mustSetup(env ...string) string {
 	c.t.Helper()
 	out, err := c.setup(env...)
 	if err != nil {
-		c.t.Fatalf("setup.sh: %v\n%s", err, out)
+		c.t.Fatalf("setup: %v\n%s", err, out)
 	}
 	return out
 }
 
-// mustFail checks that setup.sh fails. The last line of the output must hold each of the words.
+// mustFail checks that the set-up fails. The last line of the output must hold each of the words.
 func (c *clone) mustFail(env []string, words ...string) {
 	c.t.Helper()
 	out, err := c.setup(env...)
 	if err == nil {
-		c.t.Fatalf("setup.sh succeeded, want it to fail\n%s", out)
+		c.t.Fatalf("the set-up succeeded, want it to fail\n%s", out)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	last := lines[len(lines)-1]
@@ -109,11 +130,11 @@ func (c *clone) mustFail(env []string, words ...string) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(c.root, "build/setup.build")); err == nil {
-		c.t.Error("setup.sh failed and left its stamp")
+		c.t.Error("the set-up failed and left its stamp")
 	}
 }
 
-// libtorch returns the folder lib that setup.sh has chosen.
+// libtorch returns the folder lib that the set-up has chosen.
 func (c *clone) libtorch() string {
 	c.t.Helper()
 	return c.set("LIBTORCH_LIB")
@@ -134,7 +155,7 @@ func (c *clone) set(name string) string {
 // index is a server that serves wheels as PyPI does.
 type index struct {
 	server *httptest.Server
-	wheels []wheel
+	wheels []served
 
 	mu       sync.Mutex
 	requests map[string]int
@@ -143,7 +164,7 @@ type index struct {
 	left     chan struct{} // closed when the client that waits for that wheel is gone
 }
 
-type wheel struct {
+type served struct {
 	set, name, version, platform string
 	data                         []byte
 }
@@ -156,7 +177,7 @@ func newIndex(t *testing.T) *index {
 	ix := &index{requests: map[string]int{}, stalled: make(chan struct{}), left: make(chan struct{})}
 	platform := "manylinux2014_x86_64"
 	add := func(set, name, version string, files map[string]string) {
-		ix.wheels = append(ix.wheels, wheel{set, name, version, platform, wheelFile(t, name, version, platform, files)})
+		ix.wheels = append(ix.wheels, served{set, name, version, platform, wheelFile(t, name, version, platform, files)})
 	}
 	defaults := func(machine string) {
 		add("runtime", "fixture-runtime"+machine, "13.0.96", map[string]string{
@@ -180,7 +201,7 @@ func newIndex(t *testing.T) *index {
 	return ix
 }
 
-func (w wheel) file() string {
+func (w served) file() string {
 	return strings.ReplaceAll(w.name, "-", "_") + "-" + w.version + "-py3-none-" + w.platform + ".whl"
 }
 
@@ -195,10 +216,10 @@ func (ix *index) lock() string {
 // lockedVersions are the versions of LibTorch that the wheels.lock of the tests lists.
 const lockedVersions = "version 2.9.1 12.8 runtime12 torch2.9.1\nversion 2.11.0 13.0 runtime torch cuda\n"
 
-// env returns the environment in which pip uses only this index.
+// env returns the environment in which only this index is asked.
 func (ix *index) env() []string {
-	return []string{"PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + ix.server.URL + "/simple", "PIP_FIND_LINKS=", "PIP_EXTRA_INDEX_URL=",
-		"PIP_DEFAULT_TIMEOUT=60", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
+	return []string{"PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + ix.server.URL + "/simple", "PIP_EXTRA_INDEX_URL=", "PIP_CERT=",
+		"NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
 }
 
 func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
@@ -206,24 +227,23 @@ func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
 		switch strings.Trim(r.URL.Path, "/") {
 		case path.Join("simple", wheel.name):
 			w.Header().Set("Content-Type", "text/html")
-			fmt.Fprintf(w, `<a href="/files/%s">%s</a>`, wheel.file(), wheel.file())
+			fmt.Fprintf(w, `<a href="/files/%s#sha256=%x">%s</a>`, wheel.file(), sha256.Sum256(wheel.data), wheel.file())
 			return
 		case path.Join("files", wheel.file()):
 			ix.mu.Lock()
 			ix.requests[wheel.name]++
 			stall := ix.stall == wheel.name
 			ix.mu.Unlock()
-			half := len(wheel.data) / 2
-			w.Header().Set("Content-Length", fmt.Sprint(len(wheel.data)))
-			w.Write(wheel.data[:half])
 			if stall {
+				w.Header().Set("Content-Length", fmt.Sprint(len(wheel.data)))
+				w.Write(wheel.data[:len(wheel.data)/2])
 				w.(http.Flusher).Flush()
 				close(ix.stalled)
 				<-r.Context().Done()
 				close(ix.left)
 				return
 			}
-			w.Write(wheel.data[half:])
+			http.ServeContent(w, r, wheel.file(), time.Time{}, bytes.NewReader(wheel.data))
 			return
 		}
 	}
@@ -249,7 +269,7 @@ func (ix *index) downloads() map[string]int {
 	return counts
 }
 
-// wheelFile returns a wheel that pip accepts.
+// wheelFile returns a wheel of these files.
 func wheelFile(t *testing.T, name, version, platform string, files map[string]string) []byte {
 	t.Helper()
 	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
@@ -268,11 +288,7 @@ func wheelFile(t *testing.T, name, version, platform string, files map[string]st
 	return buffer.Bytes()
 }
 
-var hasPip = sync.OnceValue(func() error {
-	return exec.Command("python3", "-m", "pip", "--version").Run()
-})
-
-// sharedLibrary returns a real shared library, which readelf and ldd accept.
+// sharedLibrary returns a real shared library, which ldd accepts.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
 	text := must.Get(compiledLibrary())(t)

@@ -1,0 +1,236 @@
+package install
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/internal/library"
+)
+
+// releaseSums has a line `SHA256  NAME` for each released archive of this version.
+//
+//go:embed release.sum
+var releaseSums string
+
+// releases is where the archives of a version of csrc lie.
+const releases = "https://github.com/streamtorch/streamtorch/releases/download/libraries-"
+
+// sumsFile is the list of hashes in a folder of libraries, and beside the archives of a release.
+const sumsFile = "SHA256SUMS"
+
+// ArchiveName returns the name of the archive of libraries for a version of LibTorch and a platform
+// such as linux-amd64. Without a version it has the half that needs no LibTorch.
+func ArchiveName(platform, torch string) string {
+	half := "loader"
+	if torch != "" {
+		half = "torch" + torch
+	}
+	return "libcgotorch-" + library.Source[:12] + "-" + platform + "-" + half + ".tar.gz"
+}
+
+// errNone says that there are no prebuilt libraries, so they must be compiled.
+var errNone = errors.New("there are none")
+
+// prebuilt puts the prebuilt libraries for a LibTorch, or without one for the loader, into a
+// folder. It fails with errNone if there are none for it.
+func (in *Installer) prebuilt(ctx context.Context, root, to string, t *Torch) error {
+	name := ""
+	torch := ""
+	if t != nil {
+		torch = t.Version
+		if r := in.Lock.sameRelease(t.Version); r != "" {
+			torch = r
+		}
+	}
+	name = ArchiveName(library.Platform, torch)
+	if local, ok := in.local(); ok {
+		if library.Platform != "" && sizeOf(filepath.Join(local, library.DecoderFile)) > 0 {
+			return copyLibraries(local, to, t != nil)
+		}
+		return in.fromFolder(local, name, to)
+	}
+	sum := sumOf(releaseSums, name)
+	if sum == "" {
+		if in.From != "" {
+			return fmt.Errorf("release.sum of this version has no %s, so what %s sends cannot be checked; give -from a folder", name, in.From)
+		}
+		return errNone
+	}
+	from := releases + library.Source[:12]
+	if in.From != "" {
+		from = strings.TrimSuffix(in.From, "/")
+	}
+	_, certificates := pipSettings()
+	client, err := in.newClient(certificates)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(root, "tmp", name)
+	if err := in.fetch(ctx, client, from+"/"+name, file{title: name, sha256: sum}, path); err != nil {
+		if in.From == "" && ctx.Err() == nil {
+			in.Out.Line("the prebuilt libraries could not be downloaded: %v", err)
+			return errNone
+		}
+		return fmt.Errorf("%s/%s: %w; check -from and the network, and run this again", from, name, err)
+	}
+	defer os.Remove(path)
+	return unpackLibraries(path, to)
+}
+
+// local returns the folder that -from names, if it is no URL.
+func (in *Installer) local() (string, bool) {
+	if in.From == "" || strings.HasPrefix(in.From, "http://") || strings.HasPrefix(in.From, "https://") {
+		return "", false
+	}
+	return in.From, true
+}
+
+// fromFolder unpacks the archive of that name in a folder. Its hash is that of release.sum, or else
+// that of the list in the folder.
+func (in *Installer) fromFolder(folder, name, to string) error {
+	path := filepath.Join(folder, name)
+	if sizeOf(path) == 0 {
+		return fmt.Errorf("-from %s has no %s, and no %s either; name a folder that make release made, or build/lib of a clone of this version", folder, name, library.DecoderFile)
+	}
+	want := sumOf(releaseSums, name)
+	if want == "" {
+		text, err := os.ReadFile(filepath.Join(folder, sumsFile))
+		if err != nil {
+			return fmt.Errorf("the hash of %s is unknown: %w; copy that file too", path, err)
+		}
+		if want = sumOf(string(text), name); want == "" {
+			return fmt.Errorf("%s has no line for %s; make the release anew", filepath.Join(folder, sumsFile), name)
+		}
+		in.Out.Line("%s is not in release.sum of this version; checked against %s alone", name, filepath.Join(folder, sumsFile))
+	}
+	have, err := hashOf(path)
+	if err != nil {
+		return err
+	}
+	if have != want {
+		return fmt.Errorf("%s: %w; copy it again", path, &wrongSum{name, have, want})
+	}
+	return unpackLibraries(path, to)
+}
+
+// sumOf returns the hash of a file in a list of lines `SHA256  NAME`, or "".
+func sumOf(list, name string) string {
+	for line := range strings.Lines(list) {
+		if f := strings.Fields(line); len(f) == 2 && f[1] == name && len(f[0]) == 64 {
+			return f[0]
+		}
+	}
+	return ""
+}
+
+func hashOf(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	sum := sha256.New()
+	_, err = io.Copy(sum, file)
+	return fmt.Sprintf("%x", sum.Sum(nil)), err
+}
+
+// sameRelease returns the version of the lock whose interface a version of LibTorch has.
+func (l *Lock) sameRelease(version string) string {
+	i := slices.IndexFunc(l.releases, func(r release) bool { return library.Release(r.version) == library.Release(version) })
+	if i < 0 {
+		return ""
+	}
+	return l.releases[i].version
+}
+
+// unpackLibraries unpacks an archive of libraries into a new folder.
+func unpackLibraries(path, to string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for r := tar.NewReader(z); ; {
+		header, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if header.Typeflag != tar.TypeReg {
+			continue
+		}
+		if !filepath.IsLocal(header.Name) {
+			return fmt.Errorf("%s has a file %q outside of its folder", path, header.Name)
+		}
+		mode := fs.FileMode(0o644)
+		if strings.HasSuffix(header.Name, ".so") {
+			mode = 0o755
+		}
+		if err := writeFile(filepath.Join(to, header.Name), r, mode); err != nil {
+			return fmt.Errorf("%s: %w", header.Name, err)
+		}
+	}
+}
+
+// copyLibraries copies compiled libraries and their manifest from a folder into a new one.
+func copyLibraries(from, to string, core bool) error {
+	if core && sizeOf(filepath.Join(from, library.CoreFile)) == 0 {
+		return fmt.Errorf("%s has no %s; run make libraries there", from, library.CoreFile)
+	}
+	files, err := filepath.Glob(filepath.Join(from, "libcgotorch*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		if !core && !slices.Contains([]string{library.DecoderFile, library.ManifestFile}, filepath.Base(path)) {
+			continue
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		err = writeFile(filepath.Join(to, filepath.Base(path)), file, 0o755)
+		file.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeSums writes the list of the hashes of the files in a folder, for Verify.
+func writeSums(folder string) error {
+	var list strings.Builder
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || e.Name() == sumsFile {
+			continue
+		}
+		sum, err := hashOf(filepath.Join(folder, e.Name()))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&list, "%s  %s\n", sum, e.Name())
+	}
+	return writeFile(filepath.Join(folder, sumsFile), strings.NewReader(list.String()), 0o644)
+}

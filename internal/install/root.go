@@ -1,0 +1,182 @@
+// Package install puts LibTorch and the compiled libraries on a machine. The command streamtorch
+// and the set-up of a clone call it. It needs no cgo.
+//
+// A root is a folder with all of it:
+//
+//	wheels/NAME-VERSION-HASH   one wheel, unpacked
+//	libtorch-2.11.0-cpu-HASH   several wheels as one tree, made of hard links. Its folders are those
+//	                           that pip makes, because LibTorch finds its libraries by them
+//	lib/SOURCE-PROCESSOR       our libraries, and a manifest that says where their LibTorch is
+//	tmp                        unfinished downloads. What lies outside of tmp is whole
+//
+// Each part gets its name when it is whole. A lock of the root lets one process at a time change
+// it.
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/streamtorch/streamtorch/internal/library"
+)
+
+// Default is the release of LibTorch that is downloaded.
+const Default = "2.11.0"
+
+// An Installer puts things into a root.
+type Installer struct {
+	Root     string // "" is the user's
+	Lock     *Lock
+	CUDA     bool          // with the CUDA libraries of LibTorch
+	Version  string        // the release of LibTorch; "" is any that is there, or Default
+	Index    string        // a package index, as that of pip; "" is the one of pip's configuration
+	From     string        // a folder or a URL of prebuilt libraries; "" is the release of this version
+	Shared   bool          // for all users of the machine
+	Patience time.Duration // with a server that sends nothing; 0 is 30 s
+	Arch     string        // the processor of LibTorch, in Go's words; "" is that of this program
+	Out      *Printer      // gets what is done
+}
+
+func (in *Installer) processor() string {
+	if in.Arch != "" {
+		return in.Arch
+	}
+	return runtime.GOARCH
+}
+
+// rootPath returns the path of the root, or "" if the user has none.
+func (in *Installer) rootPath() string {
+	if in.Root != "" {
+		return in.Root
+	}
+	return library.UserRoot()
+}
+
+// ErrRoot is wrapped by the error for a root that cannot be written.
+var ErrRoot = errors.New("cannot be written")
+
+// folder returns the path of the root, which exists.
+func (in *Installer) folder() (string, error) {
+	root := in.rootPath()
+	switch {
+	case root == "" && os.Getenv("STREAMTORCH_CACHE") != "":
+		return "", fmt.Errorf("the cache %s is not an absolute path; set STREAMTORCH_CACHE to one", os.Getenv("STREAMTORCH_CACHE"))
+	case root == "":
+		return "", errors.New("HOME is not set; set STREAMTORCH_CACHE to a folder for downloads")
+	case !filepath.IsAbs(root):
+		return "", fmt.Errorf("%s is not an absolute path; write it from /", root)
+	}
+	if err := in.makeFolders(filepath.Join(root, "tmp"), filepath.Join(root, "wheels"), filepath.Join(root, "lib")); err != nil {
+		return "", unwritable(root, err)
+	}
+	return root, nil
+}
+
+func unwritable(root string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return full(root)
+	}
+	return fmt.Errorf("%s %w (%w); set STREAMTORCH_CACHE, or -prefix, to a folder that can", root, ErrRoot, err)
+}
+
+func full(folder string) error {
+	return fmt.Errorf("the disk of %s is full; free some, or set STREAMTORCH_CACHE, or -prefix, to a folder on another disk: %w", folder, syscall.ENOSPC)
+}
+
+// makeFolders makes folders that all users can read if the root is for all.
+func (in *Installer) makeFolders(folders ...string) error {
+	for _, folder := range folders {
+		_, missing := os.Stat(folder)
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return err
+		}
+		if in.Shared && missing != nil {
+			for f := folder; f == in.Root || filepath.Dir(f) != f && len(f) > len(in.Root); f = filepath.Dir(f) {
+				if err := os.Chmod(f, 0o755); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	probe, err := os.CreateTemp(folders[0], "probe")
+	if err != nil {
+		return err
+	}
+	probe.Close()
+	return os.Remove(probe.Name())
+}
+
+// locked calls f with the path of the root, while no other process changes the root. It waits for
+// one that does.
+func (in *Installer) locked(ctx context.Context, f func(root string) error) error {
+	root, err := in.folder()
+	if err != nil {
+		return err
+	}
+	unlock, err := lockFile(ctx, filepath.Join(root, "lock"), func() { in.Out.Line("another install is filling %s; waiting for it", root) })
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return f(root)
+}
+
+// lockFile takes the lock of a file. If another process has it, lockFile calls waiting once and
+// waits.
+func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	for first := true; ; first = false {
+		held, err := tryLock(file)
+		if err == nil && !held {
+			return func() { file.Close() }, nil
+		}
+		if err != nil {
+			file.Close()
+			return nil, fmt.Errorf("%s cannot be locked: %w", path, err)
+		}
+		if first {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			file.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// workFolder returns a new folder in tmp of the root, and the function that removes it. It also
+// removes those that killed processes left. The caller has the lock.
+func workFolder(root string) (folder string, remove func(), err error) {
+	left, _ := filepath.Glob(filepath.Join(root, "tmp", "work-*"))
+	for _, l := range left {
+		os.RemoveAll(l)
+	}
+	folder, err = os.MkdirTemp(filepath.Join(root, "tmp"), "work-")
+	if err != nil {
+		return "", nil, unwritable(root, err)
+	}
+	return folder, func() { os.RemoveAll(folder) }, nil
+}
+
+// place gives a whole folder its final name. A folder that has the name goes away.
+func place(folder, final string) error {
+	syncFolder(folder)
+	old := folder + "-old"
+	if err := os.Rename(final, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	defer os.RemoveAll(old)
+	return os.Rename(folder, final)
+}

@@ -1,0 +1,272 @@
+package install
+
+import (
+	"archive/zip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+// tree returns a folder in which the wheels of these sets are unpacked. It downloads those that are
+// missing.
+func (in *Installer) tree(ctx context.Context, prefix string, sets ...string) (string, error) {
+	wheels, err := in.Lock.wheelsOf(in.processor(), sets...)
+	if err != nil {
+		return "", err
+	}
+	tree := ""
+	if root := in.rootPath(); root != "" {
+		if tree = filepath.Join(root, treeName(prefix, wheels)); isWhole(tree, sets) {
+			return tree, nil
+		}
+	}
+	err = in.locked(ctx, func(root string) error {
+		tree = filepath.Join(root, treeName(prefix, wheels))
+		if isWhole(tree, sets) {
+			return nil
+		}
+		work, remove, err := workFolder(root)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		if err := in.fetchWheels(ctx, root, work, wheels); err != nil {
+			return err
+		}
+		return linkTree(root, filepath.Join(work, "tree"), tree, wheels)
+	})
+	return tree, err
+}
+
+// isWhole reports whether a tree is complete. A tree gets its name only when it is, so a file is
+// missing only if a user has deleted it.
+func isWhole(tree string, sets []string) bool {
+	if found, _ := filepath.Glob(filepath.Join(tree, "nvidia/*/include")); len(found) == 0 {
+		return false
+	}
+	for _, set := range sets {
+		if strings.HasPrefix(set, "torch") && sizeOf(filepath.Join(tree, "torch/lib/libtorch_cpu.so")) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (w wheel) title() string { return w.name + " " + w.version }
+
+// folder is where a root has the wheel, unpacked.
+func (w wheel) folder(root string) string {
+	return filepath.Join(root, "wheels", w.name+"-"+w.version+"-"+w.sha256[:12])
+}
+
+// part is where a root has the wheel while it is downloaded.
+func (w wheel) part(root string) string {
+	return filepath.Join(root, "tmp", w.name+"-"+w.version+"-"+w.sha256[:12]+".whl")
+}
+
+// fetchWheels downloads and unpacks the wheels that a root lacks.
+func (in *Installer) fetchWheels(ctx context.Context, root, work string, wheels []wheel) error {
+	var missing []wheel
+	var total, unpacked, peak int64
+	for _, w := range wheels {
+		if _, err := os.Stat(w.folder(root)); err == nil {
+			continue
+		}
+		missing = append(missing, w)
+		total += w.bytes
+		peak = max(peak, unpacked+w.bytes-sizeOf(w.part(root)+".part")+w.unpacked)
+		unpacked += w.unpacked
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	free, err := freeBytes(root)
+	if err != nil {
+		return err
+	}
+	if peak += peak / 50; free < peak {
+		return fmt.Errorf("%s has %d MB free, and %d MB are needed; free some, or set STREAMTORCH_CACHE, or -prefix, to a folder on another disk",
+			root, megabytes(free), megabytes(peak))
+	}
+	in.Out.Line("downloading LibTorch, %d MB in %d files, into %s, where it takes %d MB", megabytes(total), len(missing), root, megabytes(unpacked))
+	indexes, certificates := pipSettings()
+	if in.Index != "" {
+		indexes = []string{in.Index}
+	}
+	client, err := in.newClient(certificates)
+	if err != nil {
+		return err
+	}
+	for _, w := range missing {
+		if err := in.fetchWheel(ctx, client, indexes, root, work, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetchWheel downloads and unpacks one wheel.
+func (in *Installer) fetchWheel(ctx context.Context, client *http.Client, indexes []string, root, work string, w wheel) error {
+	path := w.part(root)
+	var err error
+	for _, index := range indexes {
+		var from string
+		if from, err = urlOf(ctx, client, index, w); err == nil {
+			if err = in.fetch(ctx, client, from, file{w.title(), w.bytes, w.sha256}, path); err == nil {
+				break
+			}
+		}
+		if !errors.Is(err, errStatus) { // another index may have it
+			break
+		}
+	}
+	if err != nil {
+		return in.failedWheel(ctx, indexes, w, err)
+	}
+	defer os.Remove(path)
+	to := filepath.Join(work, "unpacked")
+	if err := unpackWheel(path, to); err != nil {
+		os.RemoveAll(to)
+		if errors.Is(err, syscall.ENOSPC) {
+			err = full(root)
+		}
+		return fmt.Errorf("%s cannot be unpacked: %w", w.title(), err)
+	}
+	return place(to, w.folder(root))
+}
+
+// failedWheel returns the error for a wheel that was not downloaded, with what a user can do.
+func (in *Installer) failedWheel(ctx context.Context, indexes []string, w wheel, err error) error {
+	var hosts []string
+	for _, index := range indexes {
+		host := index
+		if u, err := url.Parse(index); err == nil && u.Host != "" {
+			host = u.Host
+		}
+		hosts = append(hosts, host)
+	}
+	where := "the package index " + strings.Join(hosts, " and ")
+	torch := "set LIBTORCH to an unpacked LibTorch " + in.wanted()
+	var wrong *wrongSum
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: stopped; the next install goes on from here", w.title())
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%s: %s sent a file that is not the file that wheels.lock names (%w); check which index pip's configuration or -index names", w.title(), where, err)
+	case errors.Is(err, errStatus):
+		return fmt.Errorf("%s: %s does not have it (%w); use one that mirrors PyPI (-index, or pip's index-url), or %s", w.title(), where, err, torch)
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrRoot):
+		return fmt.Errorf("%s: %w", w.title(), err)
+	}
+	return fmt.Errorf("%s: %s cannot be reached (%w); check the network, the proxy and pip's configuration, and run this again, or %s", w.title(), where, err, torch)
+}
+
+// wanted is the release of LibTorch that would be downloaded.
+func (in *Installer) wanted() string {
+	if in.Version != "" {
+		return in.Version
+	}
+	return Default
+}
+
+// kept are the files of a wheel that the libraries and their users need: no Python.
+var kept = regexp.MustCompile(`^(torch|nvidia/[^/]+)/(lib|include)/|^[^/]+\.dist-info/(licenses/|RECORD$)|^nvidia/[^/]+/LICENSE`)
+
+// unpackWheel unpacks the libraries, headers and licences of a wheel into a new folder, and the
+// list of their hashes.
+func unpackWheel(path, to string) error {
+	archive, err := zip.OpenReader(path)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	for _, f := range archive.File {
+		if !kept.MatchString(f.Name) || strings.HasSuffix(f.Name, "/") {
+			continue
+		}
+		if !filepath.IsLocal(f.Name) {
+			return fmt.Errorf("it has a file %q outside of its folder", f.Name)
+		}
+		from, err := f.Open()
+		if err != nil {
+			return err
+		}
+		err = writeFile(filepath.Join(to, f.Name), from, 0o644)
+		from.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+// writeFile writes a new file, which all users can read, and the folders above it.
+func writeFile(path string, from io.Reader, mode os.FileMode) error {
+	if err := makeReadable(filepath.Dir(path)); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, from, make([]byte, 1<<20))
+	return errors.Join(err, out.Chmod(mode), out.Close())
+}
+
+// makeReadable makes folders that all users can read, whatever the umask is.
+func makeReadable(folder string) error {
+	if _, err := os.Stat(folder); err == nil {
+		return nil
+	}
+	if err := makeReadable(filepath.Dir(folder)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(folder, 0o755)
+}
+
+// linkTree makes a tree of hard links to the unpacked wheels. Where the disk has none, it copies.
+func linkTree(root, work, tree string, wheels []wheel) error {
+	for _, w := range wheels {
+		from := w.folder(root)
+		err := filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rest, err := filepath.Rel(from, path)
+			if err != nil {
+				return err
+			}
+			to := filepath.Join(work, rest)
+			if entry.IsDir() {
+				return makeReadable(to)
+			}
+			if os.Link(path, to) == nil {
+				return nil
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			return writeFile(to, file, 0o644)
+		})
+		if errors.Is(err, syscall.ENOSPC) {
+			return full(root)
+		}
+		if err != nil {
+			return fmt.Errorf("%s cannot be made: %w", tree, err)
+		}
+	}
+	return place(work, tree)
+}
