@@ -70,6 +70,11 @@ type file struct {
 // its SHA-256.
 func (in *Installer) fetch(ctx context.Context, client *http.Client, from string, f file, path string) error {
 	part := path + ".part"
+	defer func() {
+		if sizeOf(part) == 0 {
+			os.Remove(part)
+		}
+	}()
 	for try := 1; ; try++ {
 		resumed, err := in.fetchOnce(ctx, client, from, f, part)
 		var wrong *wrongSum

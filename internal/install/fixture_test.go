@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 	text, err := os.ReadFile(path)
 	var lock *Lock
 	if err == nil {
-		lock, err = ParseLock(string(text))
+		lock, err = ParseLock(string(text), "")
 	}
 	if err == nil {
 		err = Prepare(ctx, lock, os.Args[1:])
@@ -275,6 +276,12 @@ func wheelFile(t *testing.T, name, version, platform string, files map[string]st
 	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
 	files[info+"METADATA"] = "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"
 	files[info+"WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-" + platform + "\n"
+	record := ""
+	for file, text := range files {
+		sum := sha256.Sum256([]byte(text))
+		record += file + ",sha256=" + base64.RawURLEncoding.EncodeToString(sum[:]) + "," + fmt.Sprint(len(text)) + "\n"
+	}
+	files[info+"RECORD"] = record + info + "RECORD,,\n"
 	var buffer bytes.Buffer
 	archive := zip.NewWriter(&buffer)
 	for file, text := range files {

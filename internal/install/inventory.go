@@ -97,6 +97,10 @@ func (in *Installer) Verify(ctx context.Context, to io.Writer) error {
 			if err := ctx.Err(); err != nil {
 				return context.Cause(ctx)
 			}
+			if !isListed(folder) {
+				fmt.Fprintf(to, "%s: it has no list of hashes, so it cannot be checked\n", folder)
+				continue
+			}
 			wrong := wrongFiles(folder)
 			for _, w := range wrong {
 				fmt.Fprintf(to, "%s: %s\n", folder, w)
@@ -145,10 +149,13 @@ func wrongFiles(folder string) []string {
 			check(name, want, recordHash)
 		}
 	}
-	if len(records) == 0 {
-		wrong = append(wrong, "it has no list of hashes, since another program made it")
-	}
 	return wrong
+}
+
+// isListed reports whether a folder has hashes of its files. Wheels have, but those of old tools.
+func isListed(folder string) bool {
+	records, _ := filepath.Glob(filepath.Join(folder, "*.dist-info/RECORD"))
+	return len(records) > 0 || strings.HasPrefix(filepath.Base(filepath.Dir(folder)), "lib")
 }
 
 // recordOf returns the hashes of the files of a wheel that are unpacked, as the wheel's RECORD has

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -17,11 +16,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/internal/library"
 )
-
-// releaseSums has a line `SHA256  NAME` for each released archive of this version.
-//
-//go:embed release.sum
-var releaseSums string
 
 // releases is where the archives of a version of csrc lie.
 const releases = "https://github.com/streamtorch/streamtorch/releases/download/libraries-"
@@ -45,22 +39,18 @@ var errNone = errors.New("there are none")
 // prebuilt puts the prebuilt libraries for a LibTorch, or without one for the loader, into a
 // folder. It fails with errNone if there are none for it.
 func (in *Installer) prebuilt(ctx context.Context, root, to string, t *Torch) error {
-	name := ""
 	torch := ""
 	if t != nil {
-		torch = t.Version
-		if r := in.Lock.sameRelease(t.Version); r != "" {
-			torch = r
-		}
+		torch = in.Lock.sameRelease(t.Version)
 	}
-	name = ArchiveName(library.Platform, torch)
+	name := ArchiveName(library.Platform, torch)
 	if local, ok := in.local(); ok {
-		if library.Platform != "" && sizeOf(filepath.Join(local, library.DecoderFile)) > 0 {
+		if sizeOf(filepath.Join(local, library.DecoderFile)) > 0 {
 			return copyLibraries(local, to, t != nil)
 		}
 		return in.fromFolder(local, name, to)
 	}
-	sum := sumOf(releaseSums, name)
+	sum := sumOf(in.Lock.archives, name)
 	if sum == "" {
 		if in.From != "" {
 			return fmt.Errorf("release.sum of this version has no %s, so what %s sends cannot be checked; give -from a folder", name, in.From)
@@ -103,7 +93,7 @@ func (in *Installer) fromFolder(folder, name, to string) error {
 	if sizeOf(path) == 0 {
 		return fmt.Errorf("-from %s has no %s, and no %s either; name a folder that make release made, or build/lib of a clone of this version", folder, name, library.DecoderFile)
 	}
-	want := sumOf(releaseSums, name)
+	want := sumOf(in.Lock.archives, name)
 	if want == "" {
 		text, err := os.ReadFile(filepath.Join(folder, sumsFile))
 		if err != nil {

@@ -12,11 +12,18 @@ import (
 //go:embed wheels.lock
 var lockText string
 
-// A Lock is the content of wheels.lock: the releases of LibTorch that the library builds with, and
-// the wheels that they consist of.
+// releaseSums has a line `SHA256  NAME` for each released archive of this version.
+//
+//go:embed release.sum
+var releaseSums string
+
+// A Lock says what may be downloaded, with hashes: from wheels.lock the releases of LibTorch that
+// the library builds with, and their wheels; from release.sum the compiled libraries of this
+// version.
 type Lock struct {
 	releases []release
 	wheels   []wheel
+	archives string // lines of release.sum
 }
 
 // A release is one version of LibTorch, with the names of its sets of wheels.
@@ -37,16 +44,16 @@ type wheel struct {
 
 // Locked returns the lock that this program was compiled with.
 func Locked() *Lock {
-	l, err := ParseLock(lockText)
+	l, err := ParseLock(lockText, releaseSums)
 	if err != nil {
 		panic(err) // a test reads the file
 	}
 	return l
 }
 
-// ParseLock reads the text of a wheels.lock.
-func ParseLock(text string) (*Lock, error) {
-	l := &Lock{}
+// ParseLock reads the text of a wheels.lock. The archives are lines of a release.sum.
+func ParseLock(text, archives string) (*Lock, error) {
+	l := &Lock{archives: archives}
 	for n, line := range strings.Split(text, "\n") {
 		f := strings.Fields(line)
 		switch {

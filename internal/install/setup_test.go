@@ -99,9 +99,11 @@ func TestSetup_Interrupted(t *testing.T) {
 			if trees, err := filepath.Glob(c.cache + "/libtorch-*"); err != nil || len(trees) != 0 {
 				t.Errorf("an interrupted download left %v, %v", trees, err)
 			}
-			// What came stays, and the next set-up goes on behind it.
-			if left, err := filepath.Glob(c.cache + "/tmp/*.part"); err != nil || len(left) != 1 {
-				t.Errorf("left in the cache: %v, %v, want a part of one wheel", left, err)
+			// What came stays, and the next set-up goes on behind it: TestFetch_Stopped.
+			for _, left := range must.Get(filepath.Glob(c.cache + "/tmp/*"))(t) {
+				if !strings.HasSuffix(left, ".part") && signal == syscall.SIGTERM {
+					t.Errorf("left in the cache: %s", left)
+				}
 			}
 
 			c.index.stallAt("")
@@ -529,7 +531,7 @@ func TestSetup_MissingPackages(t *testing.T) {
 }
 
 func TestLock_Arm64(t *testing.T) {
-	lock := must.Get(ParseLock(newIndex(t).lock()))(t)
+	lock := must.Get(ParseLock(newIndex(t).lock(), ""))(t)
 	wheels := must.Get(lock.wheelsOf("arm64", "runtime", "torch"))(t)
 	if len(wheels) != 2 || wheels[0].name != "fixture-runtime-arm64" || wheels[1].name != "fixture-torch-arm64" {
 		t.Errorf("arm64 has the wheels %v", wheels)
