@@ -15,7 +15,7 @@ RACETIME ?= 25m
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
 CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
 COMPILE   := flock build/compile.lock cmake --build
-LOADER    := ./imageloader/... ./internal/ctd ./internal/library ./internal/inflate ./internal/arena ./internal/ring ./internal/replace ./internal/panics ./internal/pickle ./internal/pythonjson ./internal/signature ./examples/inspect
+LOADER    := ./imageloader/... ./internal/ctd ./internal/library ./internal/inflate ./internal/arena ./internal/filelock ./internal/ring ./internal/replace ./internal/panics ./internal/pickle ./internal/pythonjson ./internal/signature ./examples/inspect
 QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 
 help: ## list the targets

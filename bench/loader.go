@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/streamtorch/streamtorch/imageloader"
@@ -150,13 +149,6 @@ func quiet() error {
 		}
 	}
 	return errors.New("the process is still busy 10 s after its last epoch")
-}
-
-// cpuTime returns the processor time that all threads of this process have used.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // Getrusage fails only for a wrong argument
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // peakMiB returns the largest resident memory of this process since the last resetPeak.

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
-	"syscall"
 	"testing"
 	"unsafe"
 
 	. "github.com/streamtorch/streamtorch/cgotorch"
 
+	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -200,8 +200,8 @@ func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 func TestHostSlabOver(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	page := os.Getpagesize()
-	memory := Must(syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE))
-	defer syscall.Munmap(memory)
+	memory := Must(arena.MapPages(3 * page))
+	defer arena.UnmapPages(memory)
 	memory[page] = 7
 	before := LiveHandles()["slab bytes"]
 	for range 2 {

@@ -11,10 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/imageloader/internal/archive"
+	"github.com/streamtorch/streamtorch/internal/filetest"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -96,7 +96,7 @@ func TestOpen_Missing(t *testing.T) {
 func TestOpen_Pipe(t *testing.T) {
 	checkLeaks(t)
 	path := filepath.Join(t.TempDir(), "pipe.tgz")
-	must.Do(t, syscall.Mkfifo(path, 0o600))
+	filetest.Pipe(t, path)
 	_, err := Open(path, Options{})
 	wantError(t, err, ErrArchive, path, "neither a file nor a directory")
 }

@@ -13,6 +13,7 @@ import (
 
 	kgzip "github.com/klauspost/compress/gzip"
 
+	"github.com/streamtorch/streamtorch/internal/filetest"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -304,7 +305,9 @@ func TestCorpus_ImagesOfZeros(t *testing.T) {
 func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{
-		{name: "a pipe in an image's place", after: func(t *testing.T, root string) { substitute(t, root, mkfifo) }, skips: 1, images: 8, says: "no longer a file"},
+		{name: "a pipe in an image's place", after: func(t *testing.T, root string) {
+			substitute(t, root, func(p string) error { filetest.Pipe(t, p); return nil })
+		}, skips: 1, images: 8, says: "no longer a file"},
 		{name: "a directory in an image's place", after: func(t *testing.T, root string) {
 			substitute(t, root, func(p string) error { return os.Mkdir(p, 0o755) })
 		}, skips: 1, images: 8, says: "no longer a file"},
@@ -329,7 +332,7 @@ func TestCorpus_Directory(t *testing.T) {
 		{name: "pipes and links", before: func(t *testing.T, root string) {
 			os.Symlink("/etc", filepath.Join(root, "train/a/etc"))
 			os.Symlink("000.png", filepath.Join(root, "train/a/l.png"))
-			must.Do(t, mkfifo(filepath.Join(root, "train/a/p.png")))
+			filetest.Pipe(t, filepath.Join(root, "train/a/p.png"))
 		}, images: 9},
 		{name: "a name of odd characters", before: func(t *testing.T, root string) {
 			must.Do(t, os.WriteFile(filepath.Join(root, "train/a/\x1b[31m\n.png"), []byte("bad"), 0o644))

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,8 +38,6 @@ type hostile struct {
 	slow    bool
 	memory  int // most bytes of heap. 0 means 100 MiB, or 300 MiB for a slow case
 }
-
-func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 
 // The text of each error must tell the user what to do. `advice` matches every such text.
 var advice = regexp.MustCompile(`again|remove it|decompress it|unpack|names must|join them|git lfs pull|can be read|raise MaxPixels|Options\.|rename|delete that`)

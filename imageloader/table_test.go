@@ -12,12 +12,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/flate"
 
+	"github.com/streamtorch/streamtorch/internal/filelock"
+	"github.com/streamtorch/streamtorch/internal/filetest"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -236,7 +237,7 @@ func TestCorpus_IndexFolder(t *testing.T) {
 		"cannot be written":   func(t *testing.T) string { return "/proc/self/task" },
 		"is not there":        func(t *testing.T) string { return filepath.Join(t.TempDir(), "a", "b") },
 		"full":                func(t *testing.T) string { return "/dev/full" },
-		"a pipe in its place": func(t *testing.T) string { d := t.TempDir(); must.Do(t, mkfifo(filepath.Join(d, name))); return d },
+		"a pipe in its place": func(t *testing.T) string { d := t.TempDir(); filetest.Pipe(t, filepath.Join(d, name)); return d },
 		"a folder in its place": func(t *testing.T) string {
 			d := t.TempDir()
 			must.Do(t, os.Mkdir(filepath.Join(d, name), 0o755))
@@ -382,11 +383,11 @@ func TestOpen_OneIndexAHost(t *testing.T) {
 // lock takes the lock of an index file, as another process that makes it. The caller unlocks it.
 // Where there is no folder, nobody can.
 func lock(index string) (unlock func()) {
-	f, err := os.OpenFile(index+".lock", os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := filelock.Open(index+".lock", os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return func() {}
 	}
-	syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	filelock.Lock(f)
 	return func() {
 		os.Remove(f.Name())
 		f.Close()

@@ -33,11 +33,7 @@ func listen(ctx context.Context, p place) (int, error) {
 	}
 	copied := -1
 	if failed := raw.Control(func(fd uintptr) {
-		syscall.ForkLock.RLock()
-		defer syscall.ForkLock.RUnlock()
-		if copied, err = syscall.Dup(int(fd)); err == nil {
-			syscall.CloseOnExec(copied)
-		}
+		copied, err = copySocket(fd)
 	}); failed != nil {
 		err = failed
 	}

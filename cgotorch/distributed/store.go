@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -42,7 +41,7 @@ func openStore(ctx context.Context, p place, timeout time.Duration) (*store, err
 	address, err := reach(ctx, p)
 	if err != nil {
 		if listener >= 0 {
-			syscall.Close(listener)
+			closeSocket(listener)
 		}
 		return nil, err
 	}

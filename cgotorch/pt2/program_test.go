@@ -13,13 +13,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2/internal/pt2test"
+	"github.com/streamtorch/streamtorch/internal/filetest"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -541,6 +541,8 @@ func TestLoad_Path(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "net.pt2")
 	must.Do(t, os.WriteFile(path, pt2test.Archive(t, pt2test.Entries()), 0o600))
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	filetest.Pipe(t, pipe)
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, err := pt2.Load(x, path, pt2.Options{Model: "model"})
 		if err != nil {
@@ -551,10 +553,6 @@ func TestLoad_Path(t *testing.T) {
 		wantText(t, err, `no program "other"`)
 		_, err = pt2.Load(x, filepath.Dir(path), pt2.Options{})
 		wantText(t, err, "is not a regular file, but a folder, a pipe or a device: give the path of a .pt2 file")
-		pipe := filepath.Join(t.TempDir(), "pipe")
-		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-			return err
-		}
 		_, err = pt2.Load(x, pipe, pt2.Options{})
 		wantText(t, err, "is not a regular file")
 		_, err = pt2.Load(x, path+"x", pt2.Options{})

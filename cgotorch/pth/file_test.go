@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/filetest"
 	"github.com/streamtorch/streamtorch/internal/pickle"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -123,7 +123,7 @@ func TestOpen_OtherKinds(t *testing.T) {
 		return string(head)
 	}
 	pipe := filepath.Join(folder, "pipe.pth")
-	must.Do(t, syscall.Mkfifo(pipe, 0o600))
+	filetest.Pipe(t, pipe)
 	for path, want := range map[string]string{
 		write("program.pt2", archive("m/archive_format", "m/models/model.json", "m/data/weights/weight_0")): "a program of torch.export: run python3 -c",
 		write("old.pt2", archive("serialized_exported_program.json", "version")):                            "an old program of torch.export: run python3",

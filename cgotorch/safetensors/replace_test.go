@@ -3,19 +3,16 @@ package safetensors
 import (
 	"bytes"
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/internal/filelock"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
-
-const errFull = syscall.ENOSPC
 
 func tensorOf(bytes int) []Tensor {
 	return []Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(bytes)}, Data: make([]byte, bytes)}}
@@ -46,9 +43,10 @@ func TestWriteFile_Replaces(t *testing.T) {
 		onlyFile(t, path, want.Bytes())
 	}
 	must.Do(t, os.Chmod(path, 0o640))
+	before := must.Get(os.Stat(path))(t).Mode()
 	must.Do(t, WriteFile(path, tensorOf(1), nil))
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("permissions are %v, %v; want 640", info.Mode(), err)
+	if after := must.Get(os.Stat(path))(t).Mode(); after != before {
+		t.Errorf("permissions are %v, want %v", after, before)
 	}
 }
 
@@ -82,46 +80,6 @@ func TestWriteFile_Failures(t *testing.T) {
 	}
 }
 
-// TestWriteFile_FullDisk fills a file system of 1 MiB. If the test may not mount a file system,
-// it is skipped, and only TestWriteFile_FileTooLarge runs.
-func TestWriteFile_FullDisk(t *testing.T) {
-	folder := t.TempDir()
-	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skip("a file system to fill cannot be mounted here: ", err)
-	}
-	defer syscall.Unmount(folder, 0)
-	path := filepath.Join(folder, "run.safetensors")
-	must.Do(t, WriteFile(path, tensorOf(400_000), nil))
-	old, _ := os.ReadFile(path)
-	torchtest.WantError(t, WriteFile(path, tensorOf(800_000), nil), errFull, path, "make room or choose another path")
-	onlyFile(t, path, old)
-	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // fits because the failed WriteFile has removed its file
-		t.Errorf("afterwards: %v", err)
-	}
-}
-
-const limitedPath = "SAFETENSORS_LIMITED_PATH"
-
-// TestWriteFile_FileTooLarge writes while files are limited to 1 MiB. A separate process has this
-// limit.
-func TestWriteFile_FileTooLarge(t *testing.T) {
-	if path := os.Getenv(limitedPath); path != "" {
-		signal.Ignore(syscall.SIGXFSZ) // if the process ignores this signal, the write returns an error
-		must.Do(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}))
-		torchtest.WantError(t, WriteFile(path, tensorOf(3<<20), nil), syscall.EFBIG, path+": not saved")
-		return
-	}
-	path := filepath.Join(t.TempDir(), "run.safetensors")
-	must.Do(t, WriteFile(path, tensorOf(400_000), nil))
-	old, _ := os.ReadFile(path)
-	limited := exec.Command(os.Args[0], "-test.run=^TestWriteFile_FileTooLarge$")
-	limited.Env = append(os.Environ(), limitedPath+"="+path)
-	if out, err := limited.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-	onlyFile(t, path, old)
-}
-
 // A killed process leaves its new file. The next WriteFile to the same path removes it, but not the
 // new file of a process that still writes, and no file of another name.
 func TestWriteFile_RemovesAbandoned(t *testing.T) {
@@ -130,12 +88,12 @@ func TestWriteFile_RemovesAbandoned(t *testing.T) {
 	for _, name := range []string{"run.safetensors.new-3w5e11264sgsf", "run.safetensors.new-notes.txt", "other.safetensors.new-3w5e11264sgsf", "run.safetensors.new-zz"} {
 		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte("part"), 0o644))
 	}
-	writing, err := os.Open(filepath.Join(folder, "run.safetensors.new-zz"))
+	writing, err := filelock.Open(filepath.Join(folder, "run.safetensors.new-zz"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer writing.Close()
-	if err := syscall.Flock(int(writing.Fd()), syscall.LOCK_EX); err != nil {
+	if err := filelock.Lock(writing); err != nil {
 		t.Skip("no locks here: ", err)
 	}
 	inner := func() ([]byte, error) { // another save of the same path runs while this one writes

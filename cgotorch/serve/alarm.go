@@ -2,7 +2,6 @@ package serve
 
 import (
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -79,8 +78,7 @@ func (a *alarm) ring(after time.Duration) {
 // sleep sleeps until a moment. It reports whether that moment was still to come.
 func sleep(until time.Time) (slept bool) {
 	for left := time.Until(until); left > 0; left = time.Until(until) {
-		t := syscall.NsecToTimespec(left.Nanoseconds())
-		_ = syscall.Nanosleep(&t, nil) // a signal may end it early
+		nap(left)
 		slept = true
 	}
 	return slept

@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // Tally holds sums over the images of an epoch. Loss and the counts are those of all ranks.
@@ -96,7 +95,7 @@ func (t *trainer) openLog() (err error) {
 	if t.log, err = os.OpenFile(filepath.Join(t.Out, "log.jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
 		return fmt.Errorf("-out: %w", err)
 	}
-	if err := syscall.Flock(int(t.log.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+	if lock(t.log) {
 		return fmt.Errorf("-out: another run is writing to %s; give this one a folder of its own", t.Out)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 )
 
@@ -97,7 +96,7 @@ func (a *Arena) grow(size int) []byte {
 	if a.closed {
 		return nil
 	}
-	piece, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	piece, err := mapMemory(size)
 	if err != nil {
 		return nil
 	}
@@ -190,8 +189,8 @@ func sizeClass(bytes int) (class, size int) {
 // keeps the mapping.
 func unmap(pieces [][]byte) {
 	for _, piece := range pieces {
-		if syscall.Munmap(piece) != nil {
-			_ = syscall.Madvise(piece, syscall.MADV_DONTNEED) // fails only for memory that is not mapped
+		if unmapMemory(piece) != nil {
+			discard(piece)
 		}
 	}
 }

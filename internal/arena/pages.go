@@ -1,9 +1,6 @@
 package arena
 
-import (
-	"sync/atomic"
-	"syscall"
-)
+import "sync/atomic"
 
 var pages atomic.Int64 // bytes that MapPages has given out
 
@@ -11,7 +8,7 @@ var pages atomic.Int64 // bytes that MapPages has given out
 // boundary. The caller gives it back with UnmapPages. MapPages fails where the system has no such
 // memory.
 func MapPages(bytes int) ([]byte, error) {
-	memory, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	memory, err := mapMemory(bytes)
 	if err == nil {
 		pages.Add(int64(len(memory)))
 	}
@@ -21,7 +18,7 @@ func MapPages(bytes int) ([]byte, error) {
 // UnmapPages gives memory of MapPages back to the system. Nothing may use the memory afterwards.
 func UnmapPages(memory []byte) error {
 	pages.Add(-int64(len(memory)))
-	return syscall.Munmap(memory)
+	return unmapMemory(memory)
 }
 
 // Pages returns the number of bytes that MapPages has given out and UnmapPages has not taken

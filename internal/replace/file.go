@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/streamtorch/streamtorch/internal/filelock"
 )
 
 // ErrTarget is wrapped by the error for a path that leads to a folder, a device or a pipe.
@@ -42,7 +44,7 @@ func Create(path string) (*File, error) {
 	removeAbandoned(path)
 	for {
 		name := path + mark + strconv.FormatUint(rand.Uint64(), 36)
-		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		file, err := filelock.Open(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("there is no folder %s; make it first: %w", filepath.Dir(path), fs.ErrNotExist)
 		}
@@ -51,7 +53,7 @@ func Create(path string) (*File, error) {
 		}
 		// This waits for a removeAbandoned of another process that looks at the file just now. A file
 		// system without locks fails here. Then nobody can take the file for an abandoned one either.
-		_ = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
+		_ = filelock.Lock(file)
 		if !isAt(file, name) { // it was removed before the lock
 			file.Close()
 			continue
@@ -92,7 +94,7 @@ func (f *File) Commit() error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), f.path); err != nil {
+	if err := rename(f.Name(), f.path); err != nil {
 		return err
 	}
 	f.done = true
@@ -150,23 +152,14 @@ func removeAbandoned(path string) {
 			continue
 		}
 		name := filepath.Join(folder, e.Name())
-		file, err := os.OpenFile(name, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		file, err := filelock.Open(name, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			continue
 		}
 		// The file may have been renamed to the path since it was opened.
-		if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil && isAt(file, name) {
+		if held, err := filelock.Try(file); !held && err == nil && isAt(file, name) {
 			os.Remove(name)
 		}
 		file.Close()
 	}
-}
-
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	return folder.Sync()
 }

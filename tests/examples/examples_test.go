@@ -1,3 +1,5 @@
+//go:build !windows
+
 // Package examples builds the programs of examples/ and runs them as a user does.
 package examples
 

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/filelock"
 )
 
 // Note [One index a host]
@@ -20,7 +22,7 @@ import (
 // The ranks do not stream through the .tgz in their first epoch, as one rank does. Before somebody
 // has gone through the .tgz, no rank knows where its part begins and how many images it has.
 //
-// A rank that makes an index holds a lock of the operating system (flock) on a file beside the
+// A rank that makes an index holds a lock of the operating system on a file beside the
 // index. The lock ends with its process. A rank makes its own index if there is no lock, if it has
 // waited and the index is not there, or if the other rank takes too long because it is stopped. The
 // holder removes the file. A rank that comes later makes a new one. In the worst case two ranks
@@ -54,13 +56,13 @@ func (s *Shard) claim(ctx context.Context, most time.Duration) (c claim) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	for {
-		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
+		held, err := filelock.Try(lock)
+		if err == nil && !held {
 			c.lock = lock
 			return c
 		}
-		c.waited = c.waited || err == syscall.EWOULDBLOCK
-		if err != syscall.EWOULDBLOCK || ctx.Err() != nil {
+		c.waited = c.waited || held
+		if err != nil || ctx.Err() != nil {
 			lock.Close()
 			return c
 		}
@@ -133,7 +135,7 @@ func (s *Shard) openLock() *os.File {
 		if s.makesFolder(i) && os.MkdirAll(filepath.Dir(path), 0o755) != nil {
 			continue
 		}
-		if f, err := os.OpenFile(path+lockExtension, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o666); err == nil {
+		if f, err := filelock.Open(path+lockExtension, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o666); err == nil {
 			return f
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build cgo && linux
+
 // Package ambient reads and sets state that LibTorch and CUDA keep per thread or per process: the
 // current stream and the sync-debug mode. The library must not depend on this state, and tests
 // check that. Some tests have a control, which does what the library must not do. The controls

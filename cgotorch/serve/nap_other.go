@@ -1,0 +1,8 @@
+//go:build !linux
+
+package serve
+
+import "time"
+
+// nap is time.Sleep, so it may end a millisecond late.
+func nap(d time.Duration) { time.Sleep(d) }
