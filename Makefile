@@ -156,6 +156,9 @@ bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_P
 	@go build -o build/bin/serve ./examples/serve >&2
 	@PEER_PYTHON="$${PEER_PYTHON:-$$(bench/environment.sh)}" && export PEER_PYTHON && build/bin/bench $(ARGS)
 
+release: ## the prebuilt libraries of a release, in build/release; ARGS="-arch amd64 -libtorch 2.11.0" makes some; docs/release.md
+	@go run ./internal/release -j $(JOBS) $(ARGS)
+
 gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
 	@tests/bundle/make.sh tests $(DATA)
 
@@ -169,4 +172,4 @@ clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
 .PHONY: help setup setup-program moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
-	gpu-bundle record record-distributed clean
+	release gpu-bundle record record-distributed clean

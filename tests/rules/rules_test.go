@@ -199,6 +199,7 @@ var roomsBelow = map[string][]string{
 	"prefetcher":                   {"internal", "cgotorch", "imageloader"},
 	"csrc":                         {}, // the sources, for what compiles them
 	"internal/install":             {"internal", "csrc"},
+	"internal/release":             {"internal", "internal/install", "csrc"},
 	"examples":                     {"cgotorch", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
 }
 
