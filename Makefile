@@ -133,6 +133,7 @@ mutations: libraries ## take each wait, record and free away: a test must fail
 
 lint: libraries ## go vet and gofmt; C++ is compiled with -Wall -Wextra, and -Werror where g++ is 13 or older, by every build
 	@go vet ./...
+	@for system in darwin windows linux; do CGO_ENABLED=0 GOOS=$$system go vet ./... || exit 1; done
 	@badly=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$badly" ] || { echo "run gofmt -w on:" $$badly; exit 1; }
 
 generate: libraries ## write the generated files anew

@@ -6,7 +6,7 @@ import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 // finds something in the core calls the function `ready` first.
 func ready() error {
 	if err := ct.Ready(); err != nil {
-		return &Error{Op: "open", Message: err.Error(), Err: err}
+		return &Error{Op: "open", Err: err}
 	}
 	_, err := theChecker()
 	return err

@@ -22,6 +22,9 @@ func take(status *ctd.Status) error {
 	if status == nil {
 		return nil
 	}
+	if err := ctd.Ready(); err != nil { // the status of a call that found no library
+		return fmt.Errorf("inflate: %w", err)
+	}
 	defer ctd.StatusFree(status)
 	kind := ErrCorrupt
 	switch ctd.StatusCode(status) {

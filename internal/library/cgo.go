@@ -5,14 +5,24 @@ package library
 // #cgo LDFLAGS: -ldl
 // #include <dlfcn.h>
 // #include <features.h>
+// #include <link.h>
 // #include <stdlib.h>
 // #include <string.h>
+// #include <sys/auxv.h>
 //
 // // dlerror's text belongs to the thread, so it is copied in the same call.
 // static void* open_library(const char* path, int global, char** error) {
 //   void* library = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
 //   if (library == NULL) *error = strdup(dlerror());
 //   return library;
+// }
+//
+// // is_static reports whether no dynamic loader has started the program.
+// static int is_static(void) {
+//   const ElfW(Phdr)* header = (const ElfW(Phdr)*)getauxval(AT_PHDR);
+//   for (unsigned long i = 0; i < getauxval(AT_PHNUM); i++)
+//     if (header[i].p_type == PT_INTERP) return 0;
+//   return 1;
 // }
 //
 // #ifdef __GLIBC__
@@ -32,6 +42,9 @@ import (
 func available() error {
 	if C.glibc == 0 {
 		return errors.New("this program is compiled for musl, and LibTorch needs glibc: compile it on Debian, Ubuntu or Fedora")
+	}
+	if C.is_static() == 1 {
+		return errors.New("this program is linked statically, and cannot open LibTorch's libraries: link it without -static")
 	}
 	return nil
 }
