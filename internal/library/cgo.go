@@ -35,6 +35,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 )
 
@@ -62,7 +63,11 @@ func open(path string, global bool) (*Library, error) {
 	handle := C.open_library(text, wide, &why)
 	if handle == nil {
 		defer C.free(unsafe.Pointer(why))
-		return nil, fmt.Errorf("%s cannot be opened: %s: %s", path, C.GoString(why), cure())
+		text, todo := C.GoString(why), cure()
+		if strings.Contains(text, "static TLS") { // memory of threads, which glibc sets aside when a program starts
+			todo = "libraries that were opened before have used this memory; open streamtorch's first, or run the program with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384"
+		}
+		return nil, fmt.Errorf("%s cannot be opened: %s: %s", path, text, todo)
 	}
 	return &Library{path, handle}, nil
 }
