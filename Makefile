@@ -85,6 +85,9 @@ tests-cc: setup-program moved # the C++ test binaries
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
 	@$(SETUP) manifest
 
+test-install: libraries ## install in systems from the oldest to the newest glibc, from nothing; it needs root, debootstrap and the network
+	@STREAMTORCH_TEST_INSTALL=1 go test -count=1 -timeout 60m -v ./tests/install ./internal/install ./internal/library
+
 versions: libraries ## build and test with each LibTorch of internal/install/wheels.lock, on the CPU; VERSIONS="2.9.1 2.15.0" names some
 	@tests/versions/run.sh $(JOBS) $(VERSIONS)
 
@@ -172,5 +175,5 @@ record-distributed: record ## the same bundle, whose record-distributed.sh measu
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup setup-program moved libraries build loader tools train train-ddp serve bundle test tests-cc versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup setup-program moved libraries build loader tools train train-ddp serve bundle test tests-cc test-install versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	release gpu-bundle record record-distributed clean

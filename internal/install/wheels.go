@@ -41,7 +41,14 @@ func (in *Installer) tree(ctx context.Context, prefix string, sets ...string) (s
 		if err := in.fetchWheels(ctx, root, work, wheels); err != nil {
 			return err
 		}
-		return linkTree(root, filepath.Join(work, "tree"), tree, wheels)
+		if err := linkTree(root, filepath.Join(work, "tree"), tree, wheels); err != nil || !in.Shared {
+			return err
+		}
+		// A root for all users is copied into images, where hard links become copies.
+		for _, w := range wheels {
+			os.RemoveAll(w.folder(root))
+		}
+		return nil
 	})
 	return tree, err
 }

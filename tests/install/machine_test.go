@@ -33,6 +33,7 @@ const (
 type machine struct {
 	t         *testing.T
 	home, dir string
+	proxy     string
 	release   *httptest.Server
 	env       []string
 }
@@ -46,7 +47,10 @@ func newMachine(t *testing.T) *machine {
 	}
 	released := t.TempDir()
 	name := install.ArchiveName(library.Platform, m.LibTorch)
-	archive := pack(t, filepath.Join(clone, "build/lib"), m)
+	archive, err := os.ReadFile(filepath.Join(clone, "build/release", name)) // what make release made
+	if err != nil {
+		archive = pack(t, filepath.Join(clone, "build/lib"), m)
+	}
 	must.Do(t, os.WriteFile(filepath.Join(released, name), archive, 0o666))
 	server := httptest.NewServer(http.FileServer(http.Dir(released)))
 	t.Cleanup(server.Close)
@@ -59,12 +63,12 @@ func newMachine(t *testing.T) *machine {
 	}
 	proxy := t.TempDir()
 	publish(t, clone, proxy, fmt.Sprintf("%x  %s\n", sha256.Sum256(archive), name))
-	machine := &machine{t: t, home: home, dir: dir, release: server}
+	machine := &machine{t: t, home: home, dir: dir, proxy: proxy, release: server}
 	known := strings.Fields(output(t, clone, "go", "env", "GOMODCACHE", "GOROOT"))
 	path := filepath.Join(known[1], "bin") + ":" + os.Getenv("PATH")
 	machine.env = []string{"HOME=" + home, "PATH=" + path, "GOPROXY=file://" + proxy + ",file://" + filepath.Join(known[0], "cache/download"),
 		"GOSUMDB=off", "HTTPS_PROXY=http://127.0.0.1:1", "STREAMTORCH_CUDA=0"}
-	if os.Getenv("STREAMTORCH_TEST_INSTALL") == "" { // what was compiled once is not compiled again
+	if os.Getenv(wholeVariable) == "" { // what was compiled once is not compiled again
 		machine.env = append(machine.env, "GOFLAGS=-modcacherw -trimpath", "GOCACHE="+strings.TrimSpace(output(t, clone, "go", "env", "GOCACHE")))
 	} else {
 		machine.env = append(machine.env, "GOFLAGS=-modcacherw")
