@@ -111,10 +111,11 @@ func (e *Event) synchronize(op string) error {
 	if err != nil {
 		return err
 	}
-	done := e.notified(h) // a Close after this does not end the wait
+	// A Close after this does not end the wait.
+	done := e.notified(h) //edge:event-synchronize TestCheckStreams_HostWaits checked
 	e.mu.RUnlock()
 	waits(op)
-	<-done //edge:event-synchronize TestCheckStreams_HostWaits checked
+	<-done
 	h, err = e.lock(op)
 	if err != nil {
 		return nil // the event is done, and was closed meanwhile

@@ -138,6 +138,7 @@ func farthest(a, b []float64) float64 {
 
 // Under autocast most gradients are reduced in bfloat16, before the backward has ended.
 func TestGradients_Casts(t *testing.T) {
+	torchtest.CheckStreams(t)
 	torchtest.CheckLeaks(t)
 	succeed(t, 2, func(g *Group, x *cgotorch.Exec) {
 		m := classifier(t, x, 3, cgotorch.Float32)
