@@ -97,8 +97,9 @@ func contents(libraries []string, all []part, arch string) string {
 		fmt.Fprintf(&text, "%s\n  streamtorch: BSD 3-Clause, streamtorch-LICENSE\n", library)
 		switch library {
 		case "libcgotorch_decode.so":
-			text.WriteString("  libjpeg-turbo 2.1.5: IJG and BSD 3-Clause, libjpeg-LICENSE.md and libjpeg-README.ijg\n" +
-				"  libpng 1.6.39: libpng-LICENSE\n  zlib 1.2.13: zlib-LICENSE\n")
+			for _, c := range codecs {
+				fmt.Fprintf(&text, "  %s, %s-%s\n", c.about, c.name, strings.Join(c.licences, " and "+c.name+"-"))
+			}
 		case "libcgotorch.so", "libcgotorch_cuda.so":
 			text.WriteString("  inline functions of LibTorch's headers: BSD 3-Clause, pytorch-LICENSE\n")
 		}

@@ -9,6 +9,7 @@ import (
 // A codec is a library whose code goes into libcgotorch_decode.so.
 type codec struct {
 	name     string
+	about    string // its version and licence
 	patches  string // the part with Debian's patches, or ""
 	target   string
 	archive  string // that the target makes
@@ -19,10 +20,10 @@ type codec struct {
 
 // codecs are in the order in which they are built.
 var codecs = []codec{
-	{"zlib", "", "zlibstatic", "libz.a", []string{"zlib.h", "zconf.h"}, []string{"LICENSE"}, nil},
-	{"libpng", "libpng-patches", "png_static", "libpng.a", []string{"png.h", "pngconf.h", "pnglibconf.h"}, []string{"LICENSE"},
+	{"zlib", "zlib 1.2.13: zlib", "", "zlibstatic", "libz.a", []string{"zlib.h", "zconf.h"}, []string{"LICENSE"}, nil},
+	{"libpng", "libpng 1.6.39: PNG Reference Library", "libpng-patches", "png_static", "libpng.a", []string{"png.h", "pngconf.h", "pnglibconf.h"}, []string{"LICENSE"},
 		[]string{"-DPNG_SHARED=OFF", "-DPNG_TESTS=OFF"}},
-	{"libjpeg", "libjpeg-patches", "jpeg-static", "libjpeg.a", []string{"jpeglib.h", "jconfig.h", "jmorecfg.h", "jerror.h"}, []string{"LICENSE.md", "README.ijg"},
+	{"libjpeg", "libjpeg-turbo 2.1.5: IJG and BSD 3-Clause", "libjpeg-patches", "jpeg-static", "libjpeg.a", []string{"jpeglib.h", "jconfig.h", "jmorecfg.h", "jerror.h"}, []string{"LICENSE.md", "README.ijg"},
 		[]string{"-DENABLE_SHARED=OFF", "-DWITH_TURBOJPEG=OFF", "-DREQUIRE_SIMD=ON"}},
 }
 

@@ -120,11 +120,12 @@ func write(path string, text []byte, mode os.FileMode) error {
 	return os.WriteFile(path, text, mode)
 }
 
-// run runs a program in a folder. What the program prints is part of the error.
+// run runs a program in a folder. What the program prints is part of the error. It does not see
+// variables of the user such as CXXFLAGS, which would change the bytes of a library.
 func run(folder, name string, args ...string) error {
 	command := exec.Command(name, args...)
 	command.Dir = folder
-	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=0", "LC_ALL=C")
+	command.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SOURCE_DATE_EPOCH=0", "LC_ALL=C", "TZ=UTC"}
 	if text, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, tail(text))
 	}

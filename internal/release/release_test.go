@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,12 @@ func TestLock(t *testing.T) {
 	for _, want := range []string{"zig/any", "nasm/any", "libstdc++/amd64", "libstdc++/arm64", "libpng/any", "libpng-patches/any"} {
 		if !strings.Contains(names.String(), want+" ") {
 			t.Errorf("the lock has no %s", want)
+		}
+	}
+	for _, c := range codecs {
+		version := strings.TrimSuffix(strings.Fields(c.about)[1], ":")
+		if i := slices.IndexFunc(all, func(p part) bool { return p.name == c.name }); i < 0 || !strings.Contains(all[i].file(), version) {
+			t.Errorf("the list of contents says %s, and the lock has another version", c.about)
 		}
 	}
 	for _, text := range []string{"zig any 12 tool http://x/y", "zig any " + strings.Repeat("0", 64) + " tool", "zig any " + strings.Repeat("0", 64) + " tool y"} {
