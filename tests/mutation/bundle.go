@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/internal/library"
 )
 
 // bundle fills the folder `dir` for a GPU machine that has neither Go nor a compiler. The folder
@@ -43,6 +45,14 @@ func (w *workshop) bundle(dir string, all []edge) error {
 		if err := strip(library, filepath.Join(dir, "lib", filepath.Base(library))); err != nil {
 			return err
 		}
+	}
+	m, err := library.ReadManifest(filepath.Join(lib, library.ManifestFile))
+	if err != nil {
+		return err
+	}
+	m.Folder, m.Open = "", nil // LibTorch is the machine's
+	if err := os.WriteFile(filepath.Join(dir, "lib", library.ManifestFile), m.Text(), 0o644); err != nil {
+		return err
 	}
 	if err := strip(filepath.Join(w.dir, "cmake/cgotorch_test"), filepath.Join(dir, "tests/googletest.test")); err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/internal/library"
 )
 
 // workshop builds mutants in a folder.
@@ -50,20 +52,37 @@ func output(name string, args ...string) (string, error) {
 }
 
 // control runs the tests of all edges on the unchanged tree. All of them must pass, because a
-// test that always fails shows nothing.
+// test that always fails shows nothing. The tests of edges in C++ run with libraries that are built
+// as those of a mutant.
 func (w *workshop) control(all []edge) error {
-	byFolder := map[string][]string{}
+	inGo, inCC := map[string][]string{}, map[string][]string{}
 	for _, e := range all {
-		if e.device != onGPU && !slices.Contains(byFolder[e.folder], e.test) {
-			byFolder[e.folder] = append(byFolder[e.folder], e.test)
+		tests := inGo
+		if !e.isGo() {
+			tests = inCC
+		}
+		if e.device != onGPU && !slices.Contains(tests[e.folder], e.test) {
+			tests[e.folder] = append(tests[e.folder], e.test)
 		}
 	}
+	if err := w.pass(inGo, filepath.Join(w.root, "build/lib")); err != nil || len(inCC) == 0 {
+		return err
+	}
+	lib, err := w.buildLibraries(edge{})
+	if err != nil {
+		return err
+	}
+	return w.pass(inCC, lib)
+}
+
+// pass fails if one of the tests, by folder, fails with the libraries in the folder `lib`.
+func (w *workshop) pass(byFolder map[string][]string, lib string) error {
 	for folder, tests := range byFolder {
 		binary, err := w.testBinary(folder)
 		if err != nil {
 			return err
 		}
-		failed, output, err := w.runTest(binary, folder, strings.Join(tests, "|"), filepath.Join(w.root, "build/lib"))
+		failed, output, err := w.runTest(binary, folder, strings.Join(tests, "|"), lib)
 		if err != nil {
 			return err
 		}
@@ -152,7 +171,12 @@ func (w *workshop) buildLibraries(e edge, targets ...string) (lib string, err er
 	if err := command("cmake", append(args, targets...)...); err != nil {
 		return "", fmt.Errorf("%s does not compile: %w", e.name, err)
 	}
-	return lib, nil
+	// The programs take the mutant's libraries for those of the tree.
+	manifest, err := os.ReadFile(filepath.Join(w.root, "build/lib", library.ManifestFile))
+	if err != nil {
+		return "", err
+	}
+	return lib, os.WriteFile(filepath.Join(lib, library.ManifestFile), manifest, 0o644)
 }
 
 // copySources makes the copy of csrc equal to the tree, without the edge e. It does not write
