@@ -26,7 +26,8 @@ func CUDA(i int) Device { return Device{cuda: true, index: i} }
 
 // ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto". "auto" means CUDA device 0 if
 // CUDA can be used, and otherwise the CPU. [CUDACount] returns the reason why CUDA cannot be
-// used. For any other text ParseDevice fails with [ErrInvalidArgument].
+// used. "auto" opens the libraries, and fails if they are not installed. For any other text
+// ParseDevice fails with [ErrInvalidArgument].
 func ParseDevice(text string) (Device, error) {
 	switch name, number, numbered := strings.Cut(text, ":"); {
 	case text == "cpu":
@@ -34,6 +35,9 @@ func ParseDevice(text string) (Device, error) {
 	case text == "cuda":
 		return CUDA(0), nil
 	case text == "auto":
+		if err := ready(); err != nil {
+			return CPU, err
+		}
 		if n, _ := CUDACount(); n == 0 {
 			return CPU, nil
 		}

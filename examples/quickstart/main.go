@@ -26,7 +26,11 @@ func main() {
 	if len(os.Args) > 1 {
 		archive = os.Args[1]
 	}
-	device := cgotorch.Must(cgotorch.ParseDevice("auto"))
+	device, err := cgotorch.ParseDevice("auto")
+	if err != nil { // the first call tells what the machine lacks, and what to do
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	loader := cgotorch.Must(imageloader.Open(archive, imageloader.Options{
 		Train: true, Split: "train", BatchSize: 128, Crop: imageloader.Crop{Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}},
 	}))
