@@ -6,15 +6,11 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <memory>
-#include <system_error>
 
 namespace ct {
 namespace {
-
-namespace files = std::filesystem;
 
 // Returns the value of an environment variable, or "".
 std::string variable(const char* name) {
@@ -27,6 +23,14 @@ std::string folder() {
   if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/streamtorch/kernels";
   if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/streamtorch/kernels";
   return "";
+}
+
+// Makes a folder and the folders above it. The folder is the user's alone.
+void make(const std::string& folder) {
+  for (size_t end = folder.find('/', 1); end != std::string::npos; end = folder.find('/', end + 1)) {
+    mkdir(folder.substr(0, end).c_str(), 0777);
+  }
+  mkdir(folder.c_str(), 0700);
 }
 
 std::string hash(const std::string& text) { return c10::sha1(text).str(); }
@@ -54,16 +58,13 @@ std::string CompiledFile::read() const {
 
 void CompiledFile::write(const std::string& code) const {
   if (path_.empty()) return;
-  std::error_code failed;
-  const files::path folder = files::path(path_).parent_path();
-  if (files::create_directories(folder, failed)) files::permissions(folder, files::perms::owner_all, failed);
+  make(path_.substr(0, path_.rfind('/')));
   const std::string part = path_ + "." + std::to_string(getpid());
   std::ofstream file(part, std::ios::binary);
   file << hash(code) << code;
   file.close();
-  files::permissions(part, files::perms::owner_read | files::perms::owner_write, failed);
-  if (file && !failed) files::rename(part, path_, failed);
-  if (!file || failed) files::remove(part, failed);
+  const bool whole = file && chmod(part.c_str(), S_IRUSR | S_IWUSR) == 0 && std::rename(part.c_str(), path_.c_str()) == 0;
+  if (!whole) std::remove(part.c_str());
 }
 
 }  // namespace ct

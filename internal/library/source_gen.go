@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "cfaec8db1fe8a74b90826bd70b108f9a989f4533223d56d6a8d1d1089e8a9784"
+const Source = "e80ba5b7a6917bde4c213855be4e9699d439c52a1bdcc61c59261784f76c11cd"
