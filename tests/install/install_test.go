@@ -46,6 +46,9 @@ const printed = "[2 4 6] PNG\n"
 // also for other systems.
 func TestInstall_Module(t *testing.T) {
 	m := newMachine(t)
+	if os.Getenv(wholeVariable) != "" {
+		m = m.cold()
+	}
 	m.write("main.go", program)
 	begin := time.Now()
 	m.run("go", "get", module+"@"+version)

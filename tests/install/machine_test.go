@@ -68,11 +68,8 @@ func newMachine(t *testing.T) *machine {
 	path := filepath.Join(known[1], "bin") + ":" + os.Getenv("PATH")
 	machine.env = []string{"HOME=" + home, "PATH=" + path, "GOPROXY=file://" + proxy + ",file://" + filepath.Join(known[0], "cache/download"),
 		"GOSUMDB=off", "HTTPS_PROXY=http://127.0.0.1:1", "STREAMTORCH_CUDA=0"}
-	if os.Getenv(wholeVariable) == "" { // what was compiled once is not compiled again
-		machine.env = append(machine.env, "GOFLAGS=-modcacherw -trimpath", "GOCACHE="+strings.TrimSpace(output(t, clone, "go", "env", "GOCACHE")))
-	} else {
-		machine.env = append(machine.env, "GOFLAGS=-modcacherw")
-	}
+	// What was compiled once for any folder is not compiled again.
+	machine.env = append(machine.env, "GOFLAGS=-modcacherw -trimpath", "GOCACHE="+strings.TrimSpace(output(t, clone, "go", "env", "GOCACHE")))
 	machine.run("go", "mod", "init", "example.org/outside")
 	return machine
 }
@@ -144,6 +141,11 @@ func output(t *testing.T, dir, name string, args ...string) string {
 func (m *machine) write(name, text string) {
 	m.t.Helper()
 	must.Do(m.t, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o666))
+}
+
+// cold returns the machine of somebody who has never compiled anything.
+func (m *machine) cold() *machine {
+	return m.with("GOFLAGS=-modcacherw", "GOCACHE="+filepath.Join(m.home, ".cache/go-build"))
 }
 
 // with returns the machine with more in its environment.

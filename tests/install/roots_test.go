@@ -30,9 +30,7 @@ var roots = []struct{ name, mirror, keys string }{
 // A program that was compiled in the oldest system, and the libraries of the release, run in each
 // newer one. In the oldest and the newest the three commands of the README compile it.
 func TestRoots(t *testing.T) {
-	if os.Getenv(wholeVariable) == "" {
-		t.Skip("it makes seven systems by debootstrap; run make test-install")
-	}
+	whole(t)
 	if os.Getuid() != 0 {
 		t.Skip("debootstrap and chroot need root")
 	}
