@@ -47,7 +47,7 @@ func TestRoots(t *testing.T) {
 			if compiles {
 				begin := time.Now()
 				inside("go", "get", module+"@"+version)
-				inside("go", "build", "-o", "streamtorch", module+"/cmd/streamtorch")
+				inside("env", "GOBIN="+m.dir, "go", "install", command)
 				inside("go", "build", "-o", "outside", ".")
 				t.Logf("compiled in %.0f s", time.Since(begin).Seconds())
 			}

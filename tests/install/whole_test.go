@@ -99,7 +99,7 @@ func TestWhole_ReadOnlyHome(t *testing.T) {
 	}
 	m := installed(t)
 	m.run("go", "build", "-o", "outside", ".")
-	m.run("go", "build", "-o", "streamtorch", module+"/cmd/streamtorch")
+	m.with("GOBIN="+m.dir).run("go", "install", command)
 	script := "mount --bind " + m.home + " " + m.home + " && mount -o remount,ro,bind " + m.home + " && exec \"$@\""
 	inside := func(args ...string) *exec.Cmd {
 		return m.command("unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, args...)...)
