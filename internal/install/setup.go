@@ -101,6 +101,9 @@ func (in *Installer) setup(ctx context.Context, clone, out, name string) error {
 	}
 	if !p.loader {
 		t, err := in.FindTorch(ctx)
+		if err == nil {
+			err = in.headers(ctx, "", t)
+		}
 		if err != nil {
 			return err
 		}

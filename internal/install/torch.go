@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,11 +59,10 @@ func (in *Installer) fromEnvironment(ctx context.Context) (*Torch, error) {
 	if !isFolder(filepath.Join(chosen, "lib")) || !isFolder(filepath.Join(chosen, "include")) {
 		folder = filepath.Join(chosen, "torch")
 	}
-	err := in.usable(folder)
-	if err == nil && in.Shared {
-		err = readableByAll(folder)
-	}
-	if err != nil {
+	if err := in.fits(ctx, folder); err != nil {
+		if errors.Is(err, errNoCUDA) {
+			cure += ", or choose the CPU alone with -cpu or STREAMTORCH_CUDA=0"
+		}
 		return nil, fmt.Errorf("LIBTORCH=%s: %w; %s", chosen, err, cure)
 	}
 	return in.installed(ctx, folder, "$LIBTORCH")
@@ -73,39 +73,42 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// fromPython uses the torch of a Python that is here. The first Python with a usable torch is
-// taken.
-func (in *Installer) fromPython(ctx context.Context) (*Torch, error) {
-	seen := map[string]bool{}
-	for _, python := range pythons() {
-		folder := torchOf(ctx, python)
-		if folder == "" || seen[folder] {
-			continue
-		}
-		seen[folder] = true
-		err := in.usable(folder)
-		if err == nil && in.CUDA && sizeOf(filepath.Join(folder, "lib/libtorch_cuda.so")) == 0 {
-			err = errors.New("it was built without CUDA, and this machine has an NVIDIA driver")
-		}
-		if err == nil {
-			err = in.complete(ctx, folder)
-		}
-		if err == nil && in.Shared {
-			err = readableByAll(folder)
-		}
-		if err == nil {
-			return in.installed(ctx, folder, python)
-		}
-		in.Out.Line("not using the torch of %s in %s: %v", python, folder, err)
+// fits fails with the reason for which the LibTorch in a folder cannot be used.
+func (in *Installer) fits(ctx context.Context, folder string) error {
+	err := in.usable(folder)
+	if err == nil {
+		err = in.complete(ctx, folder)
 	}
-	return nil, nil
+	if err == nil && in.Shared {
+		err = readableByAll(folder, filepath.Join(folder, "lib/libtorch_cpu.so"))
+	}
+	return err
 }
+
+// errNoCUDA is wrapped by the error for a LibTorch that cannot use a GPU, if CUDA is wanted.
+var errNoCUDA = errors.New("so one with CUDA is wanted")
 
 // complete fails if a LibTorch lacks libraries that the wheels of CUDA's headers do not have.
 func (in *Installer) complete(ctx context.Context, folder string) error {
-	missing, err := unresolved(ctx, filepath.Join(folder, "lib/libtorch_cpu.so"))
+	if err := lacks(ctx, filepath.Join(folder, "lib/libtorch_cpu.so")); err != nil || !in.CUDA {
+		return err
+	}
+	cuda := filepath.Join(folder, "lib/libtorch_cuda.so")
+	if sizeOf(cuda) == 0 {
+		return fmt.Errorf("it was built without CUDA, and %s, %w", whyCUDA(), errNoCUDA)
+	}
+	if err := lacks(ctx, cuda); err != nil {
+		return fmt.Errorf("%w, and %s, %w", err, whyCUDA(), errNoCUDA)
+	}
+	return nil
+}
+
+// lacks fails if a library does not find others. Those of the driver and those that the wheels of
+// CUDA's headers have do not count.
+func lacks(ctx context.Context, path string) error {
+	missing, err := unresolved(ctx, path)
 	missing = slices.DeleteFunc(missing, func(name string) bool {
-		return strings.HasPrefix(name, "libcudart.so") || strings.HasPrefix(name, "libcupti.so")
+		return strings.HasPrefix(name, "libcudart.so") || strings.HasPrefix(name, "libcupti.so") || name == "libcuda.so.1"
 	})
 	if err == nil && len(missing) > 0 {
 		err = fmt.Errorf("it needs %s, not found on this machine", strings.Join(missing, " "))
@@ -113,41 +116,41 @@ func (in *Installer) complete(ctx context.Context, folder string) error {
 	return err
 }
 
-// readableByAll fails if other users cannot go into a folder.
-func readableByAll(folder string) error {
-	for f := folder; f != "/"; f = filepath.Dir(f) {
-		if info, err := os.Stat(f); err != nil || info.Mode().Perm()&5 != 5 {
-			return fmt.Errorf("other users cannot read %s", f)
+// whyCUDA returns the reason for which the CUDA libraries are wanted.
+func whyCUDA() string {
+	if os.Getenv("STREAMTORCH_CUDA") == "1" {
+		return "STREAMTORCH_CUDA is 1"
+	}
+	if driver, _ := HasDriver(); driver {
+		return "this machine has an NVIDIA driver"
+	}
+	return "-cuda was given"
+}
+
+// readableByAll fails if other users cannot read a file or go into a folder. Links are followed.
+func readableByAll(paths ...string) error {
+	for _, path := range paths {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return err
+		}
+		for _, f := range []string{path, real} {
+			for ; f != filepath.Dir(f); f = filepath.Dir(f) {
+				info, err := os.Stat(f)
+				if err != nil {
+					return err
+				}
+				want := os.FileMode(4)
+				if info.IsDir() {
+					want = 5
+				}
+				if info.Mode().Perm()&want != want {
+					return fmt.Errorf("other users cannot read %s", f)
+				}
+			}
 		}
 	}
 	return nil
-}
-
-// torchOf returns the folder of the torch of a Python, or "". It does not import torch, because an
-// import takes seconds.
-func torchOf(ctx context.Context, python string) string {
-	out, err := exec.CommandContext(ctx, python, "-c", `
-import importlib.util, os
-spec = importlib.util.find_spec("torch")
-if spec and spec.origin: print(os.path.dirname(os.path.abspath(spec.origin)))`).Output()
-	folder := strings.TrimSpace(string(out))
-	library := filepath.Join(folder, "lib/libtorch_cpu.so")
-	if err != nil || folder == "" || sizeOf(library) == 0 {
-		return ""
-	}
-	// In an environment of conda these files are links to those of the environment, and only there
-	// does LibTorch find its libraries. In a venv of uv they may be links too, and there it is the
-	// reverse.
-	real, err := filepath.EvalSymlinks(library)
-	if err != nil {
-		return folder
-	}
-	missing, _ := unresolved(ctx, library)
-	missingThere, _ := unresolved(ctx, real)
-	if above := filepath.Dir(filepath.Dir(real)); len(missing) > 0 && len(missingThere) == 0 && isFolder(filepath.Join(above, "include/ATen")) {
-		return above
-	}
-	return folder
 }
 
 // fromWheels uses the wheels of the lock, from the root or from the network.
@@ -164,7 +167,7 @@ func (in *Installer) fromWheels(ctx context.Context) (*Torch, error) {
 		}
 		prefix, sets = "libtorch-"+version+"-cuda", append(sets, r.libraries)
 	}
-	tree, err := in.tree(ctx, prefix, sets...)
+	tree, err := in.tree(ctx, "", prefix, sets...)
 	if err != nil {
 		return nil, err
 	}
@@ -172,39 +175,50 @@ func (in *Installer) fromWheels(ctx context.Context) (*Torch, error) {
 	return t, in.findOthers(ctx, t)
 }
 
-// installed uses a LibTorch that is not of the wheels. Its CUDA headers come from the wheels that
-// have them. libcudart and libcupti come from there too, if that LibTorch does not find them
-// itself.
+// installed uses a LibTorch that is not of the wheels. If that LibTorch does not find libcudart and
+// libcupti itself, they come from the wheels that have CUDA's headers.
 func (in *Installer) installed(ctx context.Context, folder, origin string) (*Torch, error) {
 	version, err := library.TorchVersion(folder)
 	if err != nil {
 		return nil, err
 	}
 	t := &Torch{Version: version, Folder: folder, Origin: origin}
-	cuda := builtForCUDA(folder)
-	if cuda == "" {
-		return t, in.findOthers(ctx, t)
-	}
-	headers, set := in.Lock.headersFor(cuda)
 	missing, err := unresolved(ctx, filepath.Join(t.Lib(), "libtorch_cpu.so"))
-	if err != nil {
+	if err != nil || len(missing) == 0 {
+		return t, err
+	}
+	if err := in.fetchHeaders(ctx, "", t); err != nil {
 		return nil, err
-	}
-	tree, err := in.tree(ctx, "cuda-"+headers, set)
-	if err != nil && !in.CUDA && len(missing) == 0 {
-		// Without a GPU, a LibTorch that finds all its libraries does not need the CUDA headers.
-		in.Out.Line("%v", err)
-		in.Out.Line("going on without the CUDA headers: libcgotorch_cuda.so is not built, and needs a GPU to be of use")
-		return t, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	t.Headers = filepath.Join(tree, "nvidia")
-	if lacks, _ := unresolved(ctx, filepath.Join(t.Lib(), "libtorch_cuda.so")); in.CUDA && len(lacks) > 0 {
-		in.Out.Line("%s has no CUDA libraries beside it, so the GPU here cannot be used; unset LIBTORCH to have them downloaded", folder)
 	}
 	return t, in.findOthers(ctx, t)
+}
+
+// headers gets CUDA's headers for a LibTorch that was built for CUDA, if they are not there. Only a
+// compilation needs them. `held` is the root whose lock the caller has, or "".
+func (in *Installer) headers(ctx context.Context, held string, t *Torch) error {
+	if t.Headers != "" {
+		return nil
+	}
+	err := in.fetchHeaders(ctx, held, t)
+	if err == nil || in.CUDA || ctx.Err() != nil {
+		return err
+	}
+	in.Out.Line("%v", err)
+	in.Out.Line("going on without the CUDA headers: libcgotorch_cuda.so is not built, and needs a GPU to be of use")
+	return nil
+}
+
+func (in *Installer) fetchHeaders(ctx context.Context, held string, t *Torch) error {
+	cuda := builtForCUDA(t.Folder)
+	if cuda == "" {
+		return nil
+	}
+	version, set := in.Lock.headersFor(cuda)
+	tree, err := in.tree(ctx, held, "cuda-"+version, set)
+	if err == nil {
+		t.Headers = filepath.Join(tree, "nvidia")
+	}
+	return err
 }
 
 // findOthers finds the libraries that a LibTorch needs and does not find by itself.
@@ -214,11 +228,14 @@ func (in *Installer) findOthers(ctx context.Context, t *Torch) error {
 		return err
 	}
 	for _, name := range missing {
-		found, _ := filepath.Glob(filepath.Join(t.Headers, "*/lib", name))
-		if t.Headers == "" || len(found) == 0 {
+		var found []string
+		if t.Headers != "" {
+			found, _ = fs.Glob(os.DirFS(t.Headers), "*/lib/"+name)
+		}
+		if len(found) == 0 {
 			return fmt.Errorf("%s needs %s, not found on this machine; unset LIBTORCH to have LibTorch downloaded", filepath.Join(t.Lib(), "libtorch_cpu.so"), name)
 		}
-		t.Open = append(t.Open, found[0])
+		t.Open = append(t.Open, filepath.Join(t.Headers, found[0]))
 	}
 	return nil
 }
@@ -301,9 +318,9 @@ func unresolved(ctx context.Context, path string) ([]string, error) {
 	if sizeOf(path) == 0 {
 		return nil, nil
 	}
-	cmd := exec.CommandContext(ctx, "ldd", path)
+	cmd := exec.Command("ldd", path)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LD_LIBRARY_PATH=") })
-	out, err := cmd.Output()
+	out, err := output(ctx, cmd)
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, errors.New("missing: ldd, which is a part of glibc; LibTorch needs glibc: use Debian, Ubuntu or Fedora")
 	}

@@ -16,41 +16,54 @@ import (
 )
 
 // tree returns a folder in which the wheels of these sets are unpacked. It downloads those that are
-// missing.
-func (in *Installer) tree(ctx context.Context, prefix string, sets ...string) (string, error) {
+// missing. `held` is the root whose lock the caller has, or "".
+func (in *Installer) tree(ctx context.Context, held, prefix string, sets ...string) (string, error) {
 	wheels, err := in.Lock.wheelsOf(in.processor(), sets...)
 	if err != nil {
 		return "", err
 	}
-	tree := ""
-	if root := in.rootPath(); root != "" {
-		if tree = filepath.Join(root, treeName(prefix, wheels)); isWhole(tree, sets) {
-			return tree, nil
-		}
+	name := treeName(prefix, wheels)
+	if root := in.rootPath(); root != "" && isWhole(filepath.Join(root, name), sets) {
+		return filepath.Join(root, name), nil
 	}
-	err = in.locked(ctx, func(root string) error {
-		tree = filepath.Join(root, treeName(prefix, wheels))
-		if isWhole(tree, sets) {
-			return nil
+	if held != "" {
+		tree := filepath.Join(held, name)
+		work, err := os.MkdirTemp(filepath.Join(held, "tmp"), "work-")
+		if err != nil {
+			return "", unwritable(held, err)
 		}
+		defer os.RemoveAll(work)
+		return tree, in.makeTree(ctx, held, work, tree, wheels, sets)
+	}
+	tree := ""
+	err = in.locked(ctx, func(root string) error {
+		tree = filepath.Join(root, name)
 		work, remove, err := workFolder(root)
 		if err != nil {
 			return err
 		}
 		defer remove()
-		if err := in.fetchWheels(ctx, root, work, wheels); err != nil {
-			return err
-		}
-		if err := linkTree(root, filepath.Join(work, "tree"), tree, wheels); err != nil || !in.Shared {
-			return err
-		}
-		// A root for all users is copied into images, where hard links become copies.
-		for _, w := range wheels {
-			os.RemoveAll(w.folder(root))
-		}
-		return nil
+		return in.makeTree(ctx, root, work, tree, wheels, sets)
 	})
 	return tree, err
+}
+
+// makeTree makes a tree in a folder of work, and gives it its name. The caller has the lock.
+func (in *Installer) makeTree(ctx context.Context, root, work, tree string, wheels []wheel, sets []string) error {
+	if isWhole(tree, sets) {
+		return nil
+	}
+	if err := in.fetchWheels(ctx, root, work, wheels); err != nil {
+		return err
+	}
+	if err := linkTree(root, filepath.Join(work, "tree"), tree, wheels); err != nil || !in.Shared {
+		return err
+	}
+	// A root for all users is copied into images, where hard links become copies.
+	for _, w := range wheels {
+		os.RemoveAll(w.folder(root))
+	}
+	return nil
 }
 
 // isWhole reports whether a tree is complete. A tree gets its name only when it is, so a file is
