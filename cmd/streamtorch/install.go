@@ -21,6 +21,7 @@ func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) in
 	cpu := flags.Bool("cpu", false, "without the CUDA libraries, also on a machine with a driver")
 	cuda := flags.Bool("cuda", false, "with the CUDA libraries, also on a machine without a driver")
 	loader := flags.Bool("loader", false, "the library of imageloader alone, which needs no LibTorch")
+	flags.BoolVar(&in.Compile, "compile", false, "compile the libraries, even if there is a release")
 	list := flags.Bool("list", false, "list what is installed, as the command list")
 	verify := flags.Bool("verify", false, "check what is installed, as the command verify")
 	remove := flags.Bool("remove", false, "remove what is installed, as the command remove")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,19 +25,16 @@ func (in *Installer) compile(ctx context.Context, work, to string, t *Torch) err
 		err = fmt.Errorf("the C++ sources of this module have the hash %.12s, and its Go code wants %.12s; get the module again, or in a clone run make generate", hash, library.Source)
 	}
 	if err == nil {
-		err = needTools(ctx)
+		err = canCompile(ctx)
 	}
 	if err != nil {
 		return err
-	}
-	if missing := strings.Join(missingPackages(ctx, false, false), " "); missing != "" {
-		return fmt.Errorf("missing: %s; run: %s", missing, installCommand(missing))
 	}
 	source, build := filepath.Join(work, "csrc"), filepath.Join(work, "build")
 	if err := os.CopyFS(source, csrc.Files); err != nil {
 		return err
 	}
-	args := []string{"-S", source, "-B", build, "-DCGOTORCH_LIB_DIR=" + to, "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=" + work + "=."}
+	args := []string{"-S", source, "-B", build, "-DCGOTORCH_LIB_DIR=" + to}
 	if t == nil {
 		args = append(args, "-DCGOTORCH_LOADER_ONLY=ON")
 		in.Out.Line("compiling the library of the loader, some 20 s")
@@ -51,10 +49,21 @@ func (in *Installer) compile(ctx context.Context, work, to string, t *Torch) err
 	if _, err := exec.LookPath("ninja"); err == nil {
 		args = append(args, "-G", "Ninja")
 	}
-	if err := in.run(ctx, work, "cmake", args...); err != nil {
+	if err := in.run(ctx, "cmake", args...); err != nil {
 		return err
 	}
-	return in.run(ctx, work, "cmake", "--build", build, "-j", fmt.Sprint(jobs()), "--target", "libraries")
+	return in.run(ctx, "cmake", "--build", build, "-j", fmt.Sprint(jobs()), "--target", "libraries")
+}
+
+// canCompile fails if the machine lacks what compiles the libraries.
+func canCompile(ctx context.Context) error {
+	if err := needTools(ctx); err != nil {
+		return err
+	}
+	if missing := strings.Join(missingPackages(ctx, false, false), " "); missing != "" {
+		return fmt.Errorf("missing: %s (Debian's names); run: %s", missing, installCommand(missing))
+	}
+	return nil
 }
 
 // jobs is how many files are compiled at a time. One can take 2 GB.
@@ -70,37 +79,57 @@ func jobs() int {
 // step is how ninja and make tell how far they are.
 var step = regexp.MustCompile(`^\[ *([0-9]+)(?:/([0-9]+)|%)\]`)
 
+// lastLines is how much of a program's output an error has.
+const lastLines = 20
+
 // run runs a program and shows its progress. If it fails, the error has the end of what it printed.
-func (in *Installer) run(ctx context.Context, work, program string, args ...string) error {
+// All that it has started ends with ctx.
+func (in *Installer) run(ctx context.Context, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	cmd.Stderr = cmd.Stdout
+	inGroup(cmd)
+	from, to := io.Pipe()
+	cmd.Stdout, cmd.Stderr = to, to
+	ended := make(chan error, 1)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	go func() {
+		ended <- cmd.Wait()
+		to.Close()
+	}()
 	var said []string
-	for lines := bufio.NewScanner(pipe); lines.Scan(); {
-		said = append(said, lines.Text())
-		if match := step.FindStringSubmatch(lines.Text()); match != nil {
-			if match[2] != "" {
-				in.Out.progress("compiling", int64(atoi(match[1])), int64(atoi(match[2])), "files")
-			} else {
-				in.Out.progress("compiling", int64(atoi(match[1])), 100, "%")
-			}
+	for lines := bufio.NewReader(from); ; {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			said = append(said, strings.TrimRight(line, "\n"))
+			said = said[max(0, len(said)-lastLines):]
+			in.progressOf(line)
+		}
+		if err != nil {
+			break
 		}
 	}
-	err = cmd.Wait()
+	err := <-ended
 	in.Out.end()
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("%s %s fails:\n%s", program, args[0], strings.Join(said[max(0, len(said)-20):], "\n"))
+	case err != nil:
+		return fmt.Errorf("%s %s fails (%w):\n%s", program, args[0], err, strings.Join(said, "\n"))
 	}
 	return nil
+}
+
+// progressOf shows the progress that a line of ninja or make tells.
+func (in *Installer) progressOf(line string) {
+	match := step.FindStringSubmatch(line)
+	switch {
+	case match == nil:
+	case match[2] != "":
+		in.Out.progress("compiling", int64(atoi(match[1])), int64(atoi(match[2])), "files")
+	default:
+		in.Out.progress("compiling", int64(atoi(match[1])), 100, "%")
+	}
 }
 
 // CMake returns the settings of csrc/CMakeLists.txt for a LibTorch.

@@ -16,8 +16,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/internal/library"
 	"github.com/streamtorch/streamtorch/internal/must"
@@ -89,6 +91,7 @@ func TestInstall_Release(t *testing.T) {
 	}
 	must.Do(t, in.Verify(context.Background(), said))
 
+	t.Setenv("LIBTORCH", fakeLibTorch(t, "2.11.0")) // another one, so that the libraries are wanted anew
 	for what, c := range map[string]struct {
 		sums  string
 		serve []byte
@@ -110,7 +113,7 @@ func TestInstall_Release(t *testing.T) {
 			if err := in.Install(context.Background(), false); err == nil || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("got %v, want an error with %q", err, c.text)
 			}
-			if wrong := wrongFiles(folder); len(wrong) > 0 {
+			if wrong := wrongLibraries(folder); len(wrong) > 0 {
 				t.Errorf("what was there is damaged: %v", wrong)
 			}
 			if left := must.Get(filepath.Glob(filepath.Join(in.Root, "tmp/*")))(t); len(left) > 0 {
@@ -193,7 +196,7 @@ func TestInstall_Shared(t *testing.T) {
 	must.Do(t, in.Install(context.Background(), false))
 	must.Do(t, filepath.WalkDir(in.Root, func(path string, entry os.DirEntry, err error) error {
 		info, err := entry.Info()
-		if want := os.FileMode(4); err == nil && info.Mode().Perm()&want == 0 && filepath.Base(path) != "lock" {
+		if want := os.FileMode(4); err == nil && info.Mode().Perm()&want == 0 && filepath.Base(path) != lockName {
 			t.Errorf("%s has the mode %v", path, info.Mode())
 		}
 		return err
@@ -212,9 +215,9 @@ func TestInstall_Together(t *testing.T) {
 	t.Setenv("LIBTORCH", fakeLibTorch(t, "2.11.0"))
 	whole := archive(t, right, files...)
 	name := ArchiveName(library.Platform, "2.11.0")
-	asked := 0
+	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked++
+		asked.Add(1)
 		w.Write(whole)
 	}))
 	t.Cleanup(server.Close)
@@ -224,14 +227,11 @@ func TestInstall_Together(t *testing.T) {
 		in := &Installer{Root: root, Lock: must.Get(ParseLock(newIndex(t).lock(), sums))(t), From: server.URL, Out: NewPrinter(&bytes.Buffer{})}
 		must.Check(t, in.Install(context.Background(), false))
 	})
-	if wrong := wrongFiles(filepath.Join(root, "lib", library.Key())); len(wrong) > 0 {
+	if wrong := wrongLibraries(filepath.Join(root, "lib", library.Key())); len(wrong) > 0 {
 		t.Errorf("it is damaged: %v", wrong)
 	}
-	in := &Installer{Root: root, Lock: must.Get(ParseLock(newIndex(t).lock(), sums))(t), Out: NewPrinter(&bytes.Buffer{})}
-	before := asked
-	must.Do(t, in.Install(context.Background(), false))
-	if asked != before {
-		t.Error("what is there was downloaded again")
+	if n := asked.Load(); n != 1 {
+		t.Errorf("four installs at once asked %d times, want once", n)
 	}
 }
 
@@ -289,7 +289,88 @@ func TestVerify_Remove(t *testing.T) {
 		}
 	}
 	must.Do(t, in.Remove(context.Background(), said))
-	if got := names(t, in.Root); got != "lock mine" {
+	if got := names(t, in.Root); got != "mine streamtorch.lock" {
 		t.Errorf("remove left %s", got)
+	}
+	if err := in.Verify(context.Background(), said); err == nil || !strings.Contains(err.Error(), "nothing is installed in "+in.Root) {
+		t.Errorf("verify of nothing: %v", err)
+	}
+}
+
+// A folder of others is no root. Nothing in it is removed, and its mode stays.
+func TestInstall_FoldersOfOthers(t *testing.T) {
+	torch := fakeLibTorch(t, "2.11.0")
+	t.Setenv("LIBTORCH", torch)
+	for f := filepath.Dir(torch); f != os.TempDir(); f = filepath.Dir(f) {
+		must.Do(t, os.Chmod(f, 0o755))
+	}
+	in, said := installer(t, "")
+	in.Shared = true
+	in.From = t.TempDir()
+	for _, file := range files[:3] {
+		write(t, filepath.Join(in.From, file), "built")
+	}
+	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	theirs := []string{"bin/tool", "lib/x86_64-linux-gnu/libc.so.6", "cuda-12.4/bin/nvcc", "libtorch-2.9-mine/f", "wheels/x/f", "tmp/work-2026/thesis", "tmp/f.part"}
+	for _, file := range theirs {
+		write(t, filepath.Join(in.Root, file), "theirs")
+	}
+	must.Do(t, os.Chmod(in.Root, 0o700))
+	still := func(what string) {
+		t.Helper()
+		for _, file := range theirs {
+			if _, err := os.Stat(filepath.Join(in.Root, file)); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if info := must.Get(os.Stat(in.Root))(t); info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: the folder has the mode %v", what, info.Mode())
+		}
+	}
+	if err := in.Install(context.Background(), false); err == nil || !strings.Contains(err.Error(), "holds other things (bin)") {
+		t.Errorf("install into a folder of others: %v", err)
+	}
+	still("install")
+	if err := in.Remove(context.Background(), said); err == nil || !strings.Contains(err.Error(), "nothing is installed") {
+		t.Errorf("remove of a folder of others: %v", err)
+	}
+	still("remove")
+	// In a root that is ours, what others have put there stays.
+	write(t, filepath.Join(in.Root, lockName), "")
+	must.Do(t, in.Install(context.Background(), false))
+	must.Do(t, in.Remove(context.Background(), said))
+	still("install and remove in a root")
+}
+
+// The loader alone does not take the place of all libraries.
+func TestInstall_LoaderKeepsAll(t *testing.T) {
+	t.Setenv("LIBTORCH", fakeLibTorch(t, "2.11.0"))
+	in, _ := installer(t, "")
+	in.Root = filepath.Join(t.TempDir(), "a root[1]") // no pattern
+	in.From = filepath.Join(t.TempDir(), "lib[0]")
+	for _, file := range files[:3] {
+		write(t, filepath.Join(in.From, file), "built")
+	}
+	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	must.Do(t, in.Install(context.Background(), false))
+	before := names(t, filepath.Join(in.Root, "lib", library.Key()))
+	must.Do(t, in.Install(context.Background(), true))
+	if after := names(t, filepath.Join(in.Root, "lib", library.Key())); after != before || !strings.Contains(after, library.CoreFile) {
+		t.Errorf("after -loader the folder has %s, and had %s", after, before)
+	}
+}
+
+// A program that prints long lines, and one that never ends, hinder nobody.
+func TestRun(t *testing.T) {
+	in, _ := installer(t, "")
+	err := in.run(context.Background(), "sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; echo; echo [1/2] one; echo the end; exit 3")
+	if err == nil || !strings.Contains(err.Error(), "the end") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("a program that fails: %.200v", err)
+	}
+	ctx, stop := context.WithTimeoutCause(context.Background(), time.Second, errors.New("stopped"))
+	defer stop()
+	begin := time.Now()
+	if err := in.run(ctx, "sh", "-c", "sleep 60 & sleep 60"); err == nil || err.Error() != "stopped" || time.Since(begin) > 20*time.Second {
+		t.Errorf("a stopped program: %v after %v", err, time.Since(begin))
 	}
 }

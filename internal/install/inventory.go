@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/internal/library"
@@ -30,15 +32,16 @@ func (in *Installer) roots() []string {
 	return all
 }
 
-// parts returns the folders of a root that Install made: our libraries, trees of wheels, wheels.
+var (
+	ofLibraries = regexp.MustCompile(`^[0-9a-f]{12}-(amd64|arm64)$`)
+	ofWheel     = regexp.MustCompile(`^[a-z0-9-]+-[0-9.]+-[0-9a-f]{12}$`)
+	ofDownload  = regexp.MustCompile(`^([a-z0-9-]+-[0-9.]+-[0-9a-f]{12}\.whl|libcgotorch-[0-9a-f]{12}-.*\.tar\.gz)(\.part)?$`)
+)
+
+// parts returns the folders of a root that Install made: our libraries, trees of wheels, wheels. It
+// knows them by their exact names.
 func parts(root string) (libraries, trees, wheels []string) {
-	libraries, _ = filepath.Glob(filepath.Join(root, "lib", "*-*"))
-	for _, name := range []string{"libtorch-*", "cuda-*"} {
-		found, _ := filepath.Glob(filepath.Join(root, name))
-		trees = append(trees, found...)
-	}
-	wheels, _ = filepath.Glob(filepath.Join(root, "wheels", "*"))
-	return libraries, trees, wheels
+	return matching(filepath.Join(root, "lib"), ofLibraries), matching(root, ofTree), matching(filepath.Join(root, "wheels"), ofWheel)
 }
 
 // List writes what is installed, with the version that this program wants marked.
@@ -66,7 +69,7 @@ func (in *Installer) List(to io.Writer) error {
 		}
 	}
 	if !found {
-		fmt.Fprintf(to, "nothing is installed in %s\n", strings.Join(in.roots(), " and "))
+		fmt.Fprintln(to, in.nothing())
 		return nil
 	}
 	fmt.Fprintf(to, "* is for this version of the module, source %.12s\n", library.Source)
@@ -90,72 +93,102 @@ var ErrDamaged = errors.New("something is damaged: run remove, and then install"
 
 // Verify reads all that is installed, and writes which files are missing or have changed.
 func (in *Installer) Verify(ctx context.Context, to io.Writer) error {
-	damaged := false
+	found, damaged := false, false
+	tell := func(folder string, wrong []string) {
+		found = true
+		for _, w := range wrong {
+			fmt.Fprintf(to, "%s: %s\n", folder, w)
+		}
+		if len(wrong) == 0 {
+			fmt.Fprintf(to, "%s: whole\n", folder)
+		}
+		damaged = damaged || len(wrong) > 0
+	}
 	for _, root := range in.roots() {
 		libraries, trees, _ := parts(root)
-		for _, folder := range append(libraries, trees...) {
+		for _, folder := range libraries {
+			tell(folder, wrongLibraries(folder))
+		}
+		for _, folder := range trees {
 			if err := ctx.Err(); err != nil {
 				return context.Cause(ctx)
 			}
-			if !isListed(folder) {
+			wrong, listed := wrongTree(folder)
+			if !listed {
+				found = true
 				fmt.Fprintf(to, "%s: it has no list of hashes, so it cannot be checked\n", folder)
 				continue
 			}
-			wrong := wrongFiles(folder)
-			for _, w := range wrong {
-				fmt.Fprintf(to, "%s: %s\n", folder, w)
-			}
-			if len(wrong) == 0 {
-				fmt.Fprintf(to, "%s: whole\n", folder)
-			}
-			damaged = damaged || len(wrong) > 0
+			tell(folder, wrong)
 		}
 	}
-	if damaged {
+	switch {
+	case damaged:
 		return ErrDamaged
+	case !found:
+		return in.nothing()
 	}
 	return nil
 }
 
-// wrongFiles returns what is wrong with the files of a folder: of libraries, or a tree of wheels.
-func wrongFiles(folder string) []string {
+// nothing is the error for roots in which nothing is installed.
+func (in *Installer) nothing() error {
+	roots := in.roots()
+	if len(roots) == 0 {
+		roots = []string{library.UserRoot(), library.SystemRoot}
+	}
+	return fmt.Errorf("nothing is installed in %s; run install, or give the -prefix that it had", strings.Join(roots, " and "))
+}
+
+// wrongLibraries returns what is wrong with the files of a folder of libraries.
+func wrongLibraries(folder string) []string {
+	text, err := os.ReadFile(filepath.Join(folder, sumsFile))
+	if err != nil {
+		return []string{sumsFile + " is missing"}
+	}
 	var wrong []string
-	check := func(name, want string, hash func(path string) (string, error)) {
-		have, err := hash(filepath.Join(folder, name))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			wrong = append(wrong, name+" is missing")
-		case err != nil:
-			wrong = append(wrong, err.Error())
-		case have != want:
-			wrong = append(wrong, name+" has changed")
+	wanted := []string{library.ManifestFile, library.DecoderFile}
+	if m, err := library.ReadManifest(filepath.Join(folder, library.ManifestFile)); err == nil && m.LibTorch != "" {
+		wanted = append(wanted, library.CoreFile)
+	}
+	for _, name := range wanted {
+		if sumOf(string(text), name) == "" {
+			wrong = append(wrong, sumsFile+" has no "+name)
 		}
 	}
-	if strings.HasPrefix(filepath.Base(filepath.Dir(folder)), "lib") {
-		text, err := os.ReadFile(filepath.Join(folder, sumsFile))
-		if err != nil {
-			return []string{sumsFile + " is missing"}
-		}
-		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) == 2 {
-				check(f[1], f[0], hashOf)
-			}
-		}
-		return wrong
-	}
-	records, _ := filepath.Glob(filepath.Join(folder, "*.dist-info/RECORD"))
-	for _, record := range records {
-		for name, want := range recordOf(record) {
-			check(name, want, recordHash)
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 {
+			wrong = append(wrong, compare(folder, f[1], f[0], hashOf)...)
 		}
 	}
 	return wrong
 }
 
-// isListed reports whether a folder has hashes of its files. Wheels have, but those of old tools.
-func isListed(folder string) bool {
-	records, _ := filepath.Glob(filepath.Join(folder, "*.dist-info/RECORD"))
-	return len(records) > 0 || strings.HasPrefix(filepath.Base(filepath.Dir(folder)), "lib")
+// wrongTree returns what is wrong with the files of a tree of wheels. `listed` is false if the tree
+// has no hashes of its files.
+func wrongTree(folder string) (wrong []string, listed bool) {
+	infos := matching(folder, regexp.MustCompile(`\.dist-info$`))
+	for _, info := range infos {
+		for name, want := range recordOf(filepath.Join(info, "RECORD")) {
+			listed = true
+			wrong = append(wrong, compare(folder, name, want, recordHash)...)
+		}
+	}
+	return wrong, listed
+}
+
+// compare returns what is wrong with a file that must have a hash.
+func compare(folder, name, want string, hash func(path string) (string, error)) []string {
+	have, err := hash(filepath.Join(folder, name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return []string{name + " is missing"}
+	case err != nil:
+		return []string{err.Error()}
+	case have != want:
+		return []string{name + " has changed"}
+	}
+	return nil
 }
 
 // recordOf returns the hashes of the files of a wheel that are unpacked, as the wheel's RECORD has
@@ -188,26 +221,27 @@ func recordHash(path string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil)), err
 }
 
-// Remove removes what Install made in the root, and tells how much. Another process must not use
-// it.
+// Remove removes what Install made in the root, and tells how much. What it does not know by its
+// exact name stays. Another process must not use what is removed.
 func (in *Installer) Remove(ctx context.Context, to io.Writer) error {
 	root := in.rootPath()
-	if root == "" || !isFolder(root) {
-		fmt.Fprintf(to, "nothing is installed in %s\n", root)
-		return nil
+	if libraries, trees, wheels := parts(root); root == "" || len(libraries)+len(trees)+len(wheels) == 0 {
+		return in.nothing()
 	}
 	return in.locked(ctx, func(root string) error {
-		before := bytesIn(root)
 		libraries, trees, wheels := parts(root)
-		for _, folder := range append(append(append(libraries, trees...), wheels...), filepath.Join(root, "tmp")) {
-			if err := os.RemoveAll(folder); err != nil {
-				return err
+		downloads := append(workFolders(root), matching(filepath.Join(root, "tmp"), ofDownload)...)
+		bytes := int64(0)
+		for _, path := range slices.Concat(libraries, trees, wheels, downloads) {
+			bytes += bytesIn(path)
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("%s cannot be removed: %w; run this as the user who installed it", path, err)
 			}
 		}
-		for _, folder := range []string{"lib", "wheels"} {
-			os.Remove(filepath.Join(root, folder)) // what is not ours stays
+		for _, folder := range []string{"lib", "wheels", "tmp"} {
+			os.Remove(filepath.Join(root, folder)) // if nothing of others is in it
 		}
-		fmt.Fprintf(to, "removed %d MB from %s\n", megabytes(before-bytesIn(root)), root)
+		fmt.Fprintf(to, "removed %d MB from %s\n", megabytes(bytes), root)
 		return nil
 	})
 }

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -51,15 +53,15 @@ func (in *Installer) prebuilt(ctx context.Context, root, to string, t *Torch) er
 		return in.fromFolder(local, name, to)
 	}
 	sum := sumOf(in.Lock.archives, name)
-	if sum == "" {
-		if in.From != "" {
-			return fmt.Errorf("release.sum of this version has no %s, so what %s sends cannot be checked; give -from a folder", name, in.From)
-		}
+	switch {
+	case in.From != "" && sum == "":
+		return fmt.Errorf("release.sum of this version has no %s, so what %s sends cannot be checked; give -from a folder", name, printable(in.From))
+	case sum == "" || in.Compile:
 		return errNone
 	}
-	from := releases + library.Source[:12]
-	if in.From != "" {
-		from = strings.TrimSuffix(in.From, "/")
+	from, err := addressOf(in.From, name)
+	if err != nil {
+		return err
 	}
 	_, certificates := pipSettings()
 	client, err := in.newClient(certificates)
@@ -67,15 +69,24 @@ func (in *Installer) prebuilt(ctx context.Context, root, to string, t *Torch) er
 		return err
 	}
 	path := filepath.Join(root, "tmp", name)
-	if err := in.fetch(ctx, client, from+"/"+name, file{title: name, sha256: sum}, path); err != nil {
-		if in.From == "" && ctx.Err() == nil {
-			in.Out.Line("the prebuilt libraries could not be downloaded: %v", err)
-			return errNone
-		}
-		return fmt.Errorf("%s/%s: %w; check -from and the network, and run this again", from, name, err)
+	in.Out.Line("downloading the libraries, some 1 MB, into %s", root)
+	if err := in.fetch(ctx, client, from, file{title: name, sha256: sum}, path); err != nil {
+		return fmt.Errorf("%s: %w; check the network and -from and run this again, or compile them with -compile", printable(from), err)
 	}
 	defer os.Remove(path)
 	return unpackLibraries(path, to)
+}
+
+// addressOf returns the address of an archive of the release, or of the mirror `from`.
+func addressOf(from, name string) (string, error) {
+	if from == "" {
+		from = releases + library.Source[:12]
+	}
+	u, err := url.Parse(from)
+	if err != nil {
+		return "", errors.New("-from is no address that can be read; write https://HOST/FOLDER")
+	}
+	return u.JoinPath(name).String(), nil
 }
 
 // local returns the folder that -from names, if it is no URL.
@@ -166,6 +177,9 @@ func unpackLibraries(path, to string) error {
 		if header.Typeflag != tar.TypeReg {
 			continue
 		}
+		if header.Name == sumsFile { // it is written anew, with the manifest of this machine
+			continue
+		}
 		if !filepath.IsLocal(header.Name) {
 			return fmt.Errorf("%s has a file %q outside of its folder", path, header.Name)
 		}
@@ -184,11 +198,7 @@ func copyLibraries(from, to string, core bool) error {
 	if core && sizeOf(filepath.Join(from, library.CoreFile)) == 0 {
 		return fmt.Errorf("%s has no %s; run make libraries there", from, library.CoreFile)
 	}
-	files, err := filepath.Glob(filepath.Join(from, "libcgotorch*"))
-	if err != nil {
-		return err
-	}
-	for _, path := range files {
+	for _, path := range matching(from, regexp.MustCompile(`^libcgotorch(_[a-z]+)?\.(so|json)$`)) {
 		if !core && !slices.Contains([]string{library.DecoderFile, library.ManifestFile}, filepath.Base(path)) {
 			continue
 		}
@@ -196,7 +206,7 @@ func copyLibraries(from, to string, core bool) error {
 		if err != nil {
 			return err
 		}
-		err = writeFile(filepath.Join(to, filepath.Base(path)), file, 0o755)
+		err = writeFile(filepath.Join(to, filepath.Base(path)), file, 0o644)
 		file.Close()
 		if err != nil {
 			return err

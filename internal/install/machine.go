@@ -77,7 +77,7 @@ func pythons() []string {
 
 // variable returns an environment variable, or what holds without it.
 func variable(name, otherwise string) string {
-	if value := os.Getenv(name); value != "" {
+	if value := os.Getenv(name); strings.TrimSpace(value) != "" {
 		return value
 	}
 	return otherwise

@@ -20,10 +20,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"syscall"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/filelock"
 	"github.com/streamtorch/streamtorch/internal/library"
 )
 
@@ -38,6 +40,7 @@ type Installer struct {
 	Version  string        // the release of LibTorch; "" is any that is there, or Default
 	Index    string        // a package index, as that of pip; "" is the one of pip's configuration
 	From     string        // a folder or a URL of prebuilt libraries; "" is the release of this version
+	Compile  bool          // the libraries are compiled, even if there is a release
 	Shared   bool          // for all users of the machine
 	Patience time.Duration // with a server that sends nothing; 0 is 30 s
 	Arch     string        // the processor of LibTorch, in Go's words; "" is that of this program
@@ -73,10 +76,39 @@ func (in *Installer) folder() (string, error) {
 	case !filepath.IsAbs(root):
 		return "", fmt.Errorf("%s is not an absolute path; write it from /", root)
 	}
-	if err := in.makeFolders(filepath.Join(root, "tmp"), filepath.Join(root, "wheels"), filepath.Join(root, "lib")); err != nil {
+	root = filepath.Clean(root)
+	if name := foreign(root); name != "" {
+		return "", fmt.Errorf("%s holds other things (%s) and is no root of streamtorch; name a folder of its own, such as %s", root, name, filepath.Join(root, "streamtorch"))
+	}
+	if err := in.makeFolder(root); err != nil {
 		return "", unwritable(root, err)
 	}
 	return root, nil
+}
+
+// lockName is the file of a root that the process holds locked which changes the root. A folder
+// with this file is a root.
+const lockName = "streamtorch.lock"
+
+var (
+	ofRoot = regexp.MustCompile(`^(lib|wheels|tmp|lock|kernels|release|peer-.*)$`)
+	ofTree = regexp.MustCompile(`^(libtorch-[0-9.]+-(cpu|cuda)|cuda-[0-9.]+)-[0-9a-f]{12}$`)
+)
+
+// foreign returns the name of something in a folder that shows that the folder is no root.
+func foreign(root string) string {
+	entries, _ := os.ReadDir(root)
+	for _, e := range entries {
+		if e.Name() == lockName {
+			return ""
+		}
+	}
+	for _, e := range entries {
+		if !ofRoot.MatchString(e.Name()) && !ofTree.MatchString(e.Name()) {
+			return e.Name()
+		}
+	}
+	return ""
 }
 
 func unwritable(root string, err error) error {
@@ -90,22 +122,17 @@ func full(folder string) error {
 	return fmt.Errorf("the disk of %s is full; free some, or set STREAMTORCH_CACHE, or -prefix, to a folder on another disk: %w", folder, syscall.ENOSPC)
 }
 
-// makeFolders makes folders that all users can read if the root is for all.
-func (in *Installer) makeFolders(folders ...string) error {
-	for _, folder := range folders {
-		_, missing := os.Stat(folder)
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			return err
-		}
-		if in.Shared && missing != nil {
-			for f := folder; f == in.Root || filepath.Dir(f) != f && len(f) > len(in.Root); f = filepath.Dir(f) {
-				if err := os.Chmod(f, 0o755); err != nil {
-					return err
-				}
-			}
-		}
+// makeFolder makes a folder, and checks that it can be written. If the root is for all users, all
+// can read what it makes. It changes no folder that is there.
+func (in *Installer) makeFolder(folder string) error {
+	make := func(folder string) error { return os.MkdirAll(folder, 0o755) }
+	if in.Shared {
+		make = makeReadable
 	}
-	probe, err := os.CreateTemp(folders[0], "probe")
+	if err := make(folder); err != nil {
+		return err
+	}
+	probe, err := os.CreateTemp(folder, "probe")
 	if err != nil {
 		return err
 	}
@@ -120,23 +147,28 @@ func (in *Installer) locked(ctx context.Context, f func(root string) error) erro
 	if err != nil {
 		return err
 	}
-	unlock, err := lockFile(ctx, filepath.Join(root, "lock"), func() { in.Out.Line("another install is filling %s; waiting for it", root) })
+	unlock, err := lockFile(ctx, filepath.Join(root, lockName), func() { in.Out.Line("another streamtorch changes %s; waiting for it", root) })
 	if err != nil {
-		return err
+		return unwritable(root, err)
 	}
 	defer unlock()
+	for _, name := range []string{"tmp", "wheels", "lib"} {
+		if err := in.makeFolder(filepath.Join(root, name)); err != nil {
+			return unwritable(root, err)
+		}
+	}
 	return f(root)
 }
 
 // lockFile takes the lock of a file. If another process has it, lockFile calls waiting once and
 // waits.
 func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	file, err := filelock.Open(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	for first := true; ; first = false {
-		held, err := tryLock(file)
+		held, err := filelock.Try(file)
 		if err == nil && !held {
 			return func() { file.Close() }, nil
 		}
@@ -156,21 +188,37 @@ func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), 
 	}
 }
 
+var ofWork = regexp.MustCompile(`^streamtorch-[0-9]+$`)
+
+// workFolders returns the folders that workFolder made.
+func workFolders(root string) []string { return matching(filepath.Join(root, "tmp"), ofWork) }
+
+// matching returns the paths of what has a matching name in a folder.
+func matching(folder string, name *regexp.Regexp) (paths []string) {
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		if name.MatchString(e.Name()) {
+			paths = append(paths, filepath.Join(folder, e.Name()))
+		}
+	}
+	return paths
+}
+
 // workFolder returns a new folder in tmp of the root, and the function that removes it. It also
 // removes those that killed processes left. The caller has the lock.
 func workFolder(root string) (folder string, remove func(), err error) {
-	left, _ := filepath.Glob(filepath.Join(root, "tmp", "work-*"))
-	for _, l := range left {
-		os.RemoveAll(l)
+	for _, left := range workFolders(root) {
+		os.RemoveAll(left)
 	}
-	folder, err = os.MkdirTemp(filepath.Join(root, "tmp"), "work-")
+	folder, err = os.MkdirTemp(filepath.Join(root, "tmp"), "streamtorch-")
 	if err != nil {
 		return "", nil, unwritable(root, err)
 	}
 	return folder, func() { os.RemoveAll(folder) }, nil
 }
 
-// place gives a whole folder its final name. A folder that has the name goes away.
+// place gives a whole folder its final name. A folder that has the name goes away. Between the two
+// the name is missing for a moment.
 func place(folder, final string) error {
 	syncFolder(folder)
 	old := folder + "-old"

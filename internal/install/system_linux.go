@@ -2,18 +2,12 @@ package install
 
 import (
 	"os"
+	"os/exec"
 	"syscall"
-)
+	"time"
 
-// tryLock takes the lock of a file, which ends with the process. It does not wait. `held` says that
-// another process has the lock.
-func tryLock(file *os.File) (held bool, err error) {
-	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if err == syscall.EWOULDBLOCK {
-		return true, nil
-	}
-	return false, err
-}
+	"golang.org/x/sys/unix"
+)
 
 // freeBytes returns how much of the disk of a folder this user may still write.
 func freeBytes(folder string) (int64, error) {
@@ -22,6 +16,18 @@ func freeBytes(folder string) (int64, error) {
 	return int64(s.Bavail) * s.Bsize, err
 }
 
-// syncFolder brings what was written to the disk. After a power cut, a final name must not have
-// empty files.
-func syncFolder(string) { syscall.Sync() }
+// syncFolder brings what was written to the disk of a folder. After a power cut, a final name must
+// not have empty files.
+func syncFolder(folder string) {
+	if f, err := os.Open(folder); err == nil {
+		unix.Syncfs(int(f.Fd()))
+		f.Close()
+	}
+}
+
+// inGroup makes a command that ends with all that it has started when its context ends.
+func inGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip" // its bytes do not depend on the version of Go
+
+	"github.com/streamtorch/streamtorch/internal/library"
 )
 
 // pack writes the files of a folder into an archive. Equal files give equal bytes.
@@ -74,7 +76,7 @@ func addFile(t *tar.Writer, folder, path string) error {
 
 // writeSums writes the sums of the archives in a folder to SHA256SUMS.
 func writeSums(folder string) error {
-	archives, err := filepath.Glob(filepath.Join(folder, "*.tar.gz"))
+	archives, err := filepath.Glob(filepath.Join(folder, "libcgotorch-"+library.Source[:12]+"-*.tar.gz"))
 	if err != nil {
 		return err
 	}

@@ -73,11 +73,15 @@ func bootstrap(t *testing.T, name, mirror, keys string, compiler bool) string {
 	if keyring := "/usr/share/keyrings/" + keys; isFile(keyring) {
 		args[1] = "--keyring=" + keyring
 	}
+	script := "/usr/share/debootstrap/scripts/sid" // a debootstrap that is older than the system has no other
+	if strings.Contains(mirror, "ubuntu") {
+		script = "/usr/share/debootstrap/scripts/gutsy"
+	}
 	packages := "ca-certificates,libstdc++6"
 	if compiler {
 		packages += ",gcc,libc6-dev"
 	}
-	out, err := exec.Command("debootstrap", append(args, "--include="+packages, name, root, mirror)...).CombinedOutput()
+	out, err := exec.Command("debootstrap", append(args, "--include="+packages, name, root, mirror, script)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("debootstrap %s: %v\n%s", name, err, tail(string(out)))
 	}

@@ -1,0 +1,3 @@
+package install
+
+func printable(text string) string { return text }
