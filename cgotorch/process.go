@@ -9,7 +9,8 @@ import (
 
 // UseLibraries is process-wide: it names the folder of the compiled libraries, or a folder that
 // `streamtorch install -prefix` has filled. Only $STREAMTORCH_LIB comes before it. It fails if the
-// path is not absolute, and after the first call that needs the libraries.
+// path is not absolute or names no folder, and after a call that has looked for the libraries, also
+// in vain. It also fails if another folder was named before, here or in package imageloader.
 func UseLibraries(folder string) error {
 	if err := library.Use(folder); err != nil {
 		return &Error{Op: "UseLibraries", Kind: ErrInvalidArgument, Message: err.Error()}

@@ -21,8 +21,8 @@ func runDoctor(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	d := doctor{to: stdout}
 	d.machine()
-	if d.libraries() {
-		d.devices()
+	if core, decoder := d.libraries(); core || decoder {
+		d.try(core, decoder)
 	}
 	d.loaded()
 	if d.broken {
@@ -73,25 +73,36 @@ func line(path, name string) string {
 	return "unknown"
 }
 
-// libraries tells which libraries this program finds. It reports whether it can use them.
-func (d *doctor) libraries() bool {
-	folder, m, err := library.Find(library.CoreFile)
-	if err != nil {
-		loader, _, err2 := library.Find(library.DecoderFile)
-		if err2 == nil {
-			d.row("libraries", "%s, the loader alone", loader)
-		}
-		d.works("libraries", err)
-		return false
+// libraries tells which libraries this program finds. It reports which of them it can try. The
+// loader alone is a whole installation.
+func (d *doctor) libraries() (core, decoder bool) {
+	f, coreErr := library.Find(library.CoreFile)
+	loader, loaderErr := library.Find(library.DecoderFile)
+	if coreErr != nil && loaderErr != nil {
+		d.works("libraries", coreErr)
+		return false, false
 	}
-	d.row("libraries", "%s, source %.12s", folder, m.Source)
-	torch, version, err := library.Torch(folder, m)
+	if loaderErr != nil {
+		d.works("decoder", loaderErr)
+	} else {
+		d.row("decoder", "%s, source %.12s", loader.Path, loader.Manifest.Source)
+	}
+	if coreErr == nil {
+		d.row("core", "%s, source %.12s", f.Path, f.Manifest.Source)
+	} else if loaderErr == nil && loader.Manifest.LibTorch == "" {
+		d.row("core", "not installed: the loader alone is, which needs no LibTorch; install gets both")
+		return false, true
+	} else {
+		d.works("core", coreErr)
+		return false, loaderErr == nil
+	}
+	torch, version, err := f.LibTorch()
 	if err != nil {
 		d.works("LibTorch", err)
-		return false
+		return false, loaderErr == nil
 	}
 	d.row("LibTorch", "%s, %s", torch, version)
-	return true
+	return true, loaderErr == nil
 }
 
 // loaded tells which files the process has opened.

@@ -3,12 +3,35 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"image"
+	"image/png"
 	"path/filepath"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
+
+// try tries what is there.
+func (d *doctor) try(core, decoder bool) {
+	if decoder {
+		d.works("a PNG, decoded", decoded())
+	}
+	if core {
+		d.devices()
+	}
+}
+
+// decoded decodes an image of one pixel.
+func decoded() error {
+	var file bytes.Buffer
+	if err := png.Encode(&file, image.NewGray(image.Rect(0, 0, 1, 1))); err != nil {
+		return err
+	}
+	return decode.Check(file.Bytes())
+}
 
 // devices tries the CPU and each GPU.
 func (d *doctor) devices() {

@@ -25,6 +25,9 @@ package library
 //   return 1;
 // }
 //
+// // is_secure reports whether the program has more rights than the user who started it.
+// static int is_secure(void) { return getauxval(AT_SECURE) != 0; }
+//
 // #ifdef __GLIBC__
 // enum { glibc = 1 };
 // #else
@@ -33,9 +36,9 @@ package library
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 	"unsafe"
 )
 
@@ -50,9 +53,12 @@ func available() error {
 	return nil
 }
 
+// foreign reports whether a user with fewer rights has set the environment, as by setuid.
+func foreign() bool { return C.is_secure() == 1 }
+
 // open opens a library for the rest of the process. The libraries that are opened later see the
 // symbols of a global one.
-func open(path string, global bool) (*Library, error) {
+func open(path string, global bool, by rule) (*Library, error) {
 	text := C.CString(path)
 	defer C.free(unsafe.Pointer(text))
 	wide := C.int(0)
@@ -63,13 +69,10 @@ func open(path string, global bool) (*Library, error) {
 	handle := C.open_library(text, wide, &why)
 	if handle == nil {
 		defer C.free(unsafe.Pointer(why))
-		text, todo := C.GoString(why), cure()
-		if strings.Contains(text, "static TLS") { // memory of threads, which glibc sets aside when a program starts
-			todo = "libraries that were opened before have used this memory; open streamtorch's first, or run the program with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384"
-		}
-		return nil, fmt.Errorf("%s cannot be opened: %s: %s", path, text, todo)
+		said := C.GoString(why)
+		return nil, fmt.Errorf("%s cannot be opened: %s: %s", path, said, cmp.Or(systemCure(said), by.cure()))
 	}
-	return &Library{path, handle}, nil
+	return &Library{path, handle, by}, nil
 }
 
 // symbol returns the address of a function of the library.
@@ -79,5 +82,5 @@ func (l *Library) symbol(name string) (unsafe.Pointer, error) {
 	if address := C.dlsym(l.handle, text); address != nil {
 		return address, nil
 	}
-	return nil, fmt.Errorf("%s has no function %s, so it is of another version: %s", l.Path, name, cure())
+	return nil, fmt.Errorf("%s has no function %s, so it is of another version: %s", l.Path, name, l.rule.cure())
 }

@@ -11,15 +11,20 @@ import (
 // module is the module of this package.
 const module = "github.com/streamtorch/streamtorch"
 
-// cloneFolder returns the root of the clone that this file was compiled from. It is "" for a module
+// clone returns the root of the clone that this file was compiled from. It is "" for a module
 // that the go command downloaded, and if the compiler was told to leave paths out.
-func cloneFolder() string {
+func clone() string {
 	_, file, _, ok := runtime.Caller(0)
-	if !ok || !filepath.IsAbs(file) {
+	if !ok {
 		return ""
 	}
+	return cloneOf(file)
+}
+
+// cloneOf returns the root of the clone that has the path of this file, or "".
+func cloneOf(file string) string {
 	root := filepath.Dir(filepath.Dir(filepath.Dir(file)))
-	if _, err := os.Stat(filepath.Join(root, "Makefile")); err != nil || strings.Contains(filepath.Base(root), "@") {
+	if _, err := os.Stat(filepath.Join(root, "Makefile")); err != nil || !filepath.IsAbs(file) || strings.Contains(filepath.Base(root), "@v") {
 		return "" // a vendor folder, and the go command's own copy
 	}
 	return root
@@ -38,16 +43,4 @@ func Version() string {
 		}
 	}
 	return ""
-}
-
-// cure is what a user does about a library that is missing or wrong.
-func cure() string {
-	if clone := cloneFolder(); clone != "" {
-		return "run make libraries in " + clone
-	}
-	at := Version()
-	if at == "" {
-		at = "latest"
-	}
-	return "run: go run " + module + "/cmd/streamtorch@" + at + " install"
 }

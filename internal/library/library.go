@@ -12,19 +12,20 @@
 //  5. lib/KEY of the user's cache, where streamtorch install puts them
 //  6. lib/KEY of /opt/streamtorch, which is for all users of a machine
 //
-// KEY has the first digits of Source, and the processor.
+// KEY has the first digits of Source, and the processor. A folder of rules 3 to 6 is passed over if
+// strangers can write it, as they can write /tmp.
 //
 // LibTorch is the first of these that is there: one in the same folder, the one that the folder's
 // manifest names, and $LIBTORCH. It must be of the release that the libraries were compiled for.
+//
+// A program with the rights of another user, as by setuid, follows no variable of its environment.
 package library
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"unsafe"
 )
@@ -35,6 +36,7 @@ import (
 type Library struct {
 	Path   string
 	handle unsafe.Pointer
+	rule   rule
 }
 
 // The libraries that Go opens. The core opens the others.
@@ -53,23 +55,27 @@ func Key() string { return Source[:12] + "-" + runtime.GOARCH }
 // Core opens LibTorch and then libcgotorch.so. It reads files, and takes as long as the
 // dynamic loader takes for LibTorch: some 0.3 s from the page cache.
 func Core() (*Library, error) {
-	folder, m, err := Find(CoreFile)
+	f, err := Find(CoreFile)
 	if err != nil {
 		return nil, err
 	}
-	if err := openLibTorch(folder, m); err != nil {
+	if err := f.openLibTorch(); err != nil {
 		return nil, err
 	}
-	return open(filepath.Join(folder, CoreFile), false)
+	return open(filepath.Join(f.Path, CoreFile), false, f.rule)
 }
 
 // Decoder opens libcgotorch_decode.so. It needs no LibTorch.
 func Decoder() (*Library, error) {
-	folder, _, err := Find(DecoderFile)
+	f, err := Find(DecoderFile)
 	if err != nil {
 		return nil, err
 	}
-	return open(filepath.Join(folder, DecoderFile), false)
+	path := filepath.Join(f.Path, DecoderFile)
+	if err := whole(path, f.rule); err != nil {
+		return nil, err
+	}
+	return open(path, false, f.rule)
 }
 
 // Fill opens a library by `from`, Core or Decoder, and gives `fill` the functions of these names.
@@ -88,7 +94,7 @@ func Fill(from func() (*Library, error), names []string, fill func([]unsafe.Poin
 	}
 	fill(functions)
 	if got := abi(); got != want {
-		return fmt.Errorf("%s has version %d of its interface, and this program wants %d: %s", l.Path, got, want, cure())
+		return fmt.Errorf("%s has version %d of its interface, and this program wants %d: %s", l.Path, got, want, l.rule.cure())
 	}
 	return nil
 }
@@ -100,106 +106,28 @@ var use struct {
 	looked bool // a library was looked for
 }
 
-// Use names the folder of the libraries. It fails if the path is not absolute, and if a library was
-// opened before.
+// Use is process-wide: it names the folder of the libraries. It fails if the path is not absolute
+// or names no folder, if the program has named another one, and if a library was looked for before.
 func Use(folder string) error {
 	use.Lock()
 	defer use.Unlock()
-	switch {
-	case !filepath.IsAbs(folder):
+	if !filepath.IsAbs(folder) {
 		return fmt.Errorf("the folder %q of the libraries is not an absolute path: write it from /", folder)
+	}
+	folder = filepath.Clean(folder)
+	info, err := os.Stat(folder)
+	switch {
+	case folder == use.folder:
+		return nil
+	case err != nil:
+		return fmt.Errorf("the folder of the libraries cannot be used: %w: name one that is there", err)
+	case !info.IsDir():
+		return fmt.Errorf("the folder %s of the libraries is a file: name its folder", folder)
+	case use.folder != "":
+		return fmt.Errorf("the program has named %s as the folder of the libraries, and names %s now: name one", use.folder, folder)
 	case use.looked:
-		return errors.New("the libraries are open already: name their folder before the first call that needs them")
+		return fmt.Errorf("a call has looked for the libraries before: name their folder %s before it", folder)
 	}
 	use.folder = folder
 	return nil
-}
-
-// Find returns the folder that has a file of this name, and its manifest. Both fit this program.
-func Find(file string) (folder string, m Manifest, err error) {
-	if folder, err = folderOf(file); err != nil {
-		return "", m, err
-	}
-	if m, err = ReadManifest(filepath.Join(folder, ManifestFile)); err != nil {
-		return "", m, err
-	}
-	return folder, m, m.check(folder)
-}
-
-// folderOf returns the folder that has a file of this name.
-func folderOf(file string) (string, error) {
-	if err := available(); err != nil {
-		return "", err
-	}
-	use.Lock()
-	use.looked = true
-	program := use.folder
-	use.Unlock()
-	if folder := os.Getenv("STREAMTORCH_LIB"); folder != "" {
-		if !filepath.IsAbs(folder) {
-			return "", fmt.Errorf("STREAMTORCH_LIB=%s is not an absolute path: write it from /", folder)
-		}
-		return only(folder, file, "STREAMTORCH_LIB="+folder+" has no %s: unset it, or name the folder of the libraries")
-	}
-	if program != "" {
-		return only(program, file, program+", which the program names, has no %s: name the folder of the libraries")
-	}
-	for _, folder := range folders() {
-		if has(folder, file) {
-			return folder, nil
-		}
-	}
-	return "", fmt.Errorf("%s is in none of these folders: %s: %s", file, strings.Join(folders(), ", "), cure())
-}
-
-// only returns the folder, or the one of the libraries in it if it is a root. One must have the
-// file.
-func only(folder, file, wrong string) (string, error) {
-	for _, f := range []string{folder, filepath.Join(folder, "lib", Key())} {
-		if has(f, file) {
-			return f, nil
-		}
-	}
-	return "", fmt.Errorf(wrong, file)
-}
-
-func has(folder, file string) bool {
-	info, err := os.Stat(filepath.Join(folder, file))
-	return err == nil && info.Mode().IsRegular()
-}
-
-// folders returns the folders in which libraries may lie, in the order in which they are tried.
-func folders() []string {
-	var all []string
-	if executable, err := os.Executable(); err == nil {
-		if real, err := filepath.EvalSymlinks(executable); err == nil {
-			executable = real
-		}
-		beside := filepath.Dir(executable)
-		all = append(all, beside, filepath.Join(beside, "lib"))
-	}
-	if clone := cloneFolder(); clone != "" {
-		all = append(all, filepath.Join(clone, "build", "lib"))
-	}
-	if root := UserRoot(); root != "" {
-		all = append(all, filepath.Join(root, "lib", Key()))
-	}
-	return append(all, filepath.Join(SystemRoot, "lib", Key()))
-}
-
-// UserRoot returns the root of this user: $STREAMTORCH_CACHE, or the folder streamtorch in the
-// user's cache. It returns "" if the user has none, or if the path is not absolute.
-func UserRoot() string {
-	root := os.Getenv("STREAMTORCH_CACHE")
-	if root == "" {
-		cache := os.Getenv("XDG_CACHE_HOME")
-		if home := os.Getenv("HOME"); cache == "" && home != "" {
-			cache = filepath.Join(home, ".cache")
-		}
-		root = filepath.Join(cache, "streamtorch")
-	}
-	if !filepath.IsAbs(root) {
-		return ""
-	}
-	return root
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 )
 
 // ManifestFile is the name of the file beside our libraries that says what they are.
@@ -24,14 +26,26 @@ type Manifest struct {
 
 // ReadManifest reads the manifest in a file.
 func ReadManifest(path string) (m Manifest, err error) {
-	text, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
-		return m, fmt.Errorf("what the libraries were compiled from is unknown: %w: %s", err, cure())
+		return m, fmt.Errorf("what the libraries were compiled from is unknown: %w", err)
 	}
 	if err := json.Unmarshal(text, &m); err != nil {
-		return m, fmt.Errorf("%s: %w: %s", path, err, cure())
+		return m, fmt.Errorf("%s: %w", path, err)
 	}
 	return m, nil
+}
+
+// readFile reads a regular file. It does not wait for the writer of a pipe.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
 }
 
 // Text returns the manifest as the text of its file, a line for each field.
@@ -47,9 +61,14 @@ func (m Manifest) Text() []byte {
 func (m Manifest) check(folder string) error {
 	switch {
 	case m.Platform != Platform:
-		return fmt.Errorf("the libraries in %s are for %s, and this program is for %s: %s", folder, m.Platform, Platform, cure())
+		return fmt.Errorf("the libraries in %s are for %s, and this program is for %s", folder, m.Platform, Platform)
 	case m.Source != Source:
-		return fmt.Errorf("the libraries in %s are of another version of streamtorch than this program: source %.12s, want %.12s: %s", folder, m.Source, Source, cure())
+		return fmt.Errorf("the libraries in %s are of another version of streamtorch than this program: source %.12s, want %.12s", folder, m.Source, Source)
+	}
+	for _, path := range append(slices.Clone(m.Open), m.Folder) {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("%s names %s, which is not an absolute path", filepath.Join(folder, ManifestFile), path)
+		}
 	}
 	return nil
 }

@@ -9,7 +9,9 @@ import (
 	"unsafe"
 )
 
-func open(path string, global bool) (*Library, error) { return nil, available() }
+func open(string, bool, rule) (*Library, error) { return nil, available() }
+
+func foreign() bool { return false }
 
 func (l *Library) symbol(name string) (unsafe.Pointer, error) { return nil, available() }
 
