@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
 	"io"
+	"net/url"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/internal/install"
 	"github.com/streamtorch/streamtorch/internal/library"
@@ -29,7 +33,15 @@ func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) in
 		return code
 	}
 	in.Root, in.Shared = *prefix, *prefix != ""
-	var err error
+	err := errors.Join(
+		one(flags, "cpu", "cuda"), one(flags, "list", "verify", "remove"),
+		source("index", in.Index, "a URL that begins with https:// or http://", false),
+		source("from", in.From, "a URL that begins with https:// or http://, or the path of a folder", true),
+	)
+	if err != nil {
+		fail(stderr, "install", err)
+		return misused
+	}
 	switch {
 	case *list:
 		err = in.List(stdout)
@@ -52,6 +64,31 @@ func runInstall(ctx context.Context, args []string, stdout, stderr io.Writer) in
 		return fail(stderr, "install", err)
 	}
 	return done
+}
+
+// one fails if more than one of the named flags is true.
+func one(flags *flag.FlagSet, names ...string) error {
+	var given []string
+	for _, name := range names {
+		if flags.Lookup(name).Value.String() == "true" {
+			given = append(given, "-"+name)
+		}
+	}
+	if len(given) > 1 {
+		return fmt.Errorf("%s exclude each other: give one", strings.Join(given, " and "))
+	}
+	return nil
+}
+
+// source fails if a flag has a value that is neither empty, nor a URL, nor, where it may be, a folder.
+func source(name, value, allowed string, folder bool) error {
+	u, err := url.Parse(value)
+	isURL := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != ""
+	isPath := folder && !strings.Contains(value, "://") && !strings.HasPrefix(value, "~") // a ~ that no shell has replaced
+	if value == "" || isURL || isPath {
+		return nil
+	}
+	return fmt.Errorf("-%s %s: give %s", name, value, allowed)
 }
 
 func prefixFlag(flags *flag.FlagSet) *string {

@@ -9,7 +9,6 @@ var withLibraries = []command{
 	{"pack", "OUT IN...", "write folders of images to a .tgz or .tar", runPack},
 	{"ls", "ARCHIVE", "list the members of an archive", runList},
 	{"labels", "ARCHIVE", "list the classes of an archive with their numbers", runLabels},
-	{"convert", "IN OUT", "copy weights between .safetensors and .pth", runConvert},
 	{"inspect", "ARCHIVE", "say which images are usable, and why others are not", inspect.Run},
 	{"bench", "[ARCHIVE]", "measure the loader on an archive, and training steps", runBench},
 }

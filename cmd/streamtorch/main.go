@@ -2,6 +2,9 @@
 // machine.
 //
 //	streamtorch install                     # LibTorch and the compiled libraries, for this user
+//	streamtorch list                        # what is installed
+//	streamtorch verify                      # every file of it, read again
+//	streamtorch remove                      # take it away
 //	streamtorch doctor                      # this machine, on one page
 //	streamtorch pack photos.tgz photos/     # a folder of images to an archive
 //	streamtorch ls photos.tgz               # the members of an archive
@@ -12,7 +15,7 @@
 //
 // Without a clone it is `go run github.com/streamtorch/streamtorch/cmd/streamtorch@VERSION`. In a
 // clone `make tools` builds it as build/bin/streamtorch. With CGO_ENABLED=0 it has the commands
-// install, list, verify, remove and doctor alone.
+// install, list, verify, remove, doctor and convert alone.
 package main
 
 import (
@@ -38,6 +41,7 @@ var commands = append([]command{
 	{"verify", "", "check the files of what is installed", runVerify},
 	{"remove", "", "remove what is installed", runRemove},
 	{"doctor", "", "say what this machine has, on one page", runDoctor},
+	{"convert", "IN OUT", "copy weights between .safetensors and .pth", runConvert},
 }, withLibraries...)
 
 const (
