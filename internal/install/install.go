@@ -69,6 +69,11 @@ func (in *Installer) put(ctx context.Context, root string, t *Torch) error {
 		in.Out.Line("the libraries are in %s already", final)
 		return nil
 	}
+	if t != nil && in.From == "" && in.compiles() { // before the work folder, since it makes one of its own
+		if err := in.headers(ctx, root, t); err != nil {
+			return err
+		}
+	}
 	work, remove, err := workFolder(root)
 	if err != nil {
 		return err
