@@ -5,10 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/install"
+	"github.com/streamtorch/streamtorch/internal/library"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -36,6 +39,11 @@ func TestRoots(t *testing.T) {
 	}
 	if _, err := exec.LookPath("debootstrap"); err != nil {
 		t.Fatalf("missing: debootstrap; run: apt-get install debootstrap ubuntu-keyring: %v", err)
+	}
+	// The libraries of a build here need the glibc of this machine, so those of a release are tried.
+	clone := must.Get(filepath.Abs("../.."))(t)
+	if !isFile(filepath.Join(clone, "build/release", install.ArchiveName(library.Platform, install.Default))) {
+		output(t, clone, "make", "release", "ARGS=-arch "+runtime.GOARCH+" -libtorch "+install.Default)
 	}
 	m := newMachine(t)
 	m.write("main.go", program)
