@@ -80,7 +80,7 @@ func one(flags *flag.FlagSet, names ...string) error {
 	return nil
 }
 
-// source fails if a flag has a value that is neither empty, nor a URL, nor, where it may be, a folder.
+// source fails if the value of a flag is no URL. It may be empty, and with folder it may be a path.
 func source(name, value, allowed string, folder bool) error {
 	u, err := url.Parse(value)
 	isURL := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != ""

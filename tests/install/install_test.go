@@ -18,18 +18,25 @@ const program = `
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"image"
+	"image/png"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 func main() {
+	var file bytes.Buffer
+	if err := png.Encode(&file, image.NewGray(image.Rect(0, 0, 2, 3))); err != nil {
+		panic(err)
+	}
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	err := stream.Do(func(x *cgotorch.Exec) error {
 		a := cgotorch.FromSlice(x, []float32{1, 2, 3}, 3)
-		fmt.Println(cgotorch.ToSlice[float32](x, x.Add(a, a)), decode.Sniff([]byte("\x89PNG\r\n\x1a\n")))
-		return nil
+		fmt.Println(cgotorch.ToSlice[float32](x, x.Add(a, a)), decode.Sniff(file.Bytes()))
+		return decode.Check(file.Bytes()) // decodes it
 	})
 	if err != nil {
 		panic(err)
@@ -40,7 +47,7 @@ func main() {
 
 const printed = "[2 4 6] PNG\n"
 
-// The three commands of the README, in an empty module and an empty home, without a clone. The
+// The commands of the README, in an empty module and an empty home, without a clone. The
 // module comes from a proxy, and the libraries from a server on this machine. LibTorch is in the
 // cache. No other server is asked. Then the module is vetted, vendored, and vetted without cgo,
 // also for other systems.
@@ -49,6 +56,9 @@ func TestInstall_Module(t *testing.T) {
 	if os.Getenv(wholeVariable) != "" {
 		m = m.cold()
 	}
+	m.dir = filepath.Join(m.dir, "app")
+	must.Do(t, os.Mkdir(m.dir, 0o777))
+	m.run("go", "mod", "init", "example.org/app")
 	m.write("main.go", program)
 	begin := time.Now()
 	m.run("go", "get", module+"@"+version)
