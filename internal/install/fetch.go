@@ -4,14 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,38 +21,22 @@ const patience = 30 * time.Second
 
 const tries = 4
 
-// errSilent is the cause of a connection that was given up.
-var errSilent = errors.New("it sent nothing for too long")
+// The errors of a server after which another server is asked, and this one is not asked again.
+var (
+	errSilent  = errors.New("it sent nothing for too long")
+	errStatus  = errors.New("the server does not have it")
+	errRefused = errors.New("refuses it")
+	errPage    = errors.New("it sent a page, not the file")
+)
 
-// errStatus is wrapped by the error for an answer that is not the file.
-var errStatus = errors.New("the server does not have it")
+// mostBytes limits a file whose size is not known.
+const mostBytes = 256 << 20
 
 func (in *Installer) silence() time.Duration {
 	if in.Patience > 0 {
 		return in.Patience
 	}
 	return patience
-}
-
-// newClient returns a client that follows the environment's proxies. It trusts the certificates of
-// the system, and those of pip's configuration.
-func (in *Installer) newClient(certificates string) (*http.Client, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DialContext = (&net.Dialer{Timeout: 15 * time.Second}).DialContext
-	transport.ResponseHeaderTimeout = in.silence()
-	if certificates != "" {
-		text, err := os.ReadFile(certificates)
-		if err != nil {
-			return nil, fmt.Errorf("pip's configuration names the certificates %s: %w; mend it", certificates, err)
-		}
-		pool, err := x509.SystemCertPool()
-		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		pool.AppendCertsFromPEM(text)
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
-	}
-	return &http.Client{Transport: transport}, nil
 }
 
 // A file is something to download.
@@ -75,25 +56,43 @@ func (in *Installer) fetch(ctx context.Context, client *http.Client, from string
 			os.Remove(part)
 		}
 	}()
+	if hasSum(path, f.sha256) { // a killed process left it
+		in.Out.finished("%s: is here, checked", f.title)
+		return nil
+	}
+	err := in.again(ctx, f.title, func() error {
+		err := in.fetchOnce(ctx, client, from, f, part)
+		if wrong := (*wrongSum)(nil); errors.As(err, &wrong) {
+			os.Remove(part)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	in.Out.finished("%s: %d MB, checked", f.title, megabytes(sizeOf(part)))
+	return os.Rename(part, path)
+}
+
+func hasSum(path, want string) bool {
+	have, err := hashOf(path)
+	return err == nil && have == want
+}
+
+// again calls f until it succeeds. It stops after `tries`, and after an error that a new try does
+// not mend.
+func (in *Installer) again(ctx context.Context, title string, f func() error) error {
 	for try := 1; ; try++ {
-		resumed, err := in.fetchOnce(ctx, client, from, f, part)
-		var wrong *wrongSum
+		err := f()
 		switch {
 		case err == nil:
-			in.Out.finished("%s: %d MB, checked", f.title, megabytes(sizeOf(part)))
-			return os.Rename(part, path)
-		case errors.As(err, &wrong):
-			os.Remove(part)
-			if resumed { // what was there before may be of another file
-				continue
-			}
-			return err
+			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errStatus) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, os.ErrPermission) || try == tries:
+		case isFinal(err) || try >= tries:
 			return err
 		}
-		in.Out.Line("%s: %v; trying again", f.title, err)
+		in.Out.Line("%s: %v; trying again", title, err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -102,8 +101,27 @@ func (in *Installer) fetch(ctx context.Context, client *http.Client, from string
 	}
 }
 
+func isFinal(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
+		return true
+	}
+	if wrong := (*wrongSum)(nil); errors.As(err, &wrong) {
+		return !wrong.resumed // what was there before may be of another file
+	}
+	for _, final := range []error{errStatus, errRefused, errPage, errIndex, ErrRoot, syscall.ENOSPC, os.ErrPermission} {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	return false
+}
+
 // A wrongSum is the error for a file that is not the one that is wanted.
-type wrongSum struct{ title, have, want string }
+type wrongSum struct {
+	title, have, want string
+	resumed           bool // a part of it was there before
+}
 
 func (w *wrongSum) Error() string {
 	return fmt.Sprintf("what the server sent has the SHA-256 %.12s…, and %.12s… is wanted", w.have, w.want)
@@ -117,83 +135,111 @@ func sizeOf(path string) int64 {
 	return info.Size()
 }
 
-// fetchOnce downloads what is missing of a file. `resumed` says that a part was there.
-func (in *Installer) fetchOnce(ctx context.Context, client *http.Client, from string, f file, part string) (resumed bool, err error) {
+// fetchOnce downloads what is missing of a file.
+func (in *Installer) fetchOnce(ctx context.Context, client *http.Client, from string, f file, part string) error {
 	out, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return false, unwritable(filepath.Dir(part), err)
+		return unwritable(filepath.Dir(part), err)
 	}
 	defer out.Close()
 	sum := sha256.New()
 	have, err := io.Copy(sum, out)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if f.bytes > 0 && have > f.bytes {
 		have = 0
 	}
+	if fmt.Sprintf("%x", sum.Sum(nil)) == f.sha256 {
+		return out.Close()
+	}
 	if f.bytes == 0 || have < f.bytes {
 		if err := in.receive(ctx, client, from, f, out, have, sum); err != nil {
-			return have > 0, err
+			return err
 		}
 	}
 	if got := fmt.Sprintf("%x", sum.Sum(nil)); got != f.sha256 {
-		return have > 0, &wrongSum{f.title, got, f.sha256}
+		return &wrongSum{f.title, got, f.sha256, have > 0}
 	}
-	return have > 0, out.Close()
+	return out.Close()
 }
 
-// receive asks for a file from byte `have` on, and writes it behind what is there.
+// receive asks for a file from byte `have` on, and writes it behind what is there. An answer that
+// is not the file leaves what is there.
 func (in *Installer) receive(ctx context.Context, client *http.Client, from string, f file, out *os.File, have int64, sum hash.Hash) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
-	if err != nil {
-		return err
-	}
+	header := http.Header{"Accept-Encoding": {"identity"}} // the hash is that of the file as it lies there
 	if have > 0 {
-		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", have))
+		header.Set("Range", fmt.Sprintf("bytes=%d-", have))
 	}
-	response, err := client.Do(request)
-	if err != nil {
-		return plain(ctx, err)
-	}
-	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusPartialContent:
-	case http.StatusOK, http.StatusRequestedRangeNotSatisfiable:
-		have = 0
-		sum.Reset()
-		if err := out.Truncate(0); err != nil {
+	return in.get(ctx, client, from, header, func(response *http.Response, body io.Reader) error {
+		if err := f.isIn(response, have); err != nil {
 			return err
 		}
-		if response.StatusCode != http.StatusOK {
-			return errors.New("the server has a file of another size")
+		if response.StatusCode != http.StatusPartialContent {
+			have = 0
+			sum.Reset()
+			if err := out.Truncate(0); err != nil {
+				return err
+			}
+		}
+		if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+			return errors.New("what was here is longer than the server's file")
+		}
+		if _, err := out.Seek(have, io.SeekStart); err != nil {
+			return err
+		}
+		return in.write(f, out, have, sum, response.ContentLength, body)
+	})
+}
+
+// isIn fails if an answer is not the file from byte `have` on, or else the file from its beginning.
+func (f file) isIn(response *http.Response, have int64) error {
+	kind := response.Header.Get("Content-Type")
+	switch response.StatusCode {
+	case http.StatusPartialContent:
+		if at := response.Header.Get("Content-Range"); !strings.HasPrefix(at, fmt.Sprintf("bytes %d-", have)) {
+			return fmt.Errorf("%w: it was asked for the bytes from %d on, and sent %.40q", errPage, have, at)
+		}
+	case http.StatusRequestedRangeNotSatisfiable:
+		if f.bytes > 0 {
+			return fmt.Errorf("%w: its file is shorter than %d bytes", errPage, f.bytes)
+		}
+		return nil
+	case http.StatusOK:
+		if n := response.ContentLength; n >= 0 && f.bytes > 0 && n != f.bytes {
+			return fmt.Errorf("%w: %d bytes of %.40q, and the file has %d", errPage, n, kind, f.bytes)
 		}
 	default:
 		return refusal(response)
 	}
-	if _, err := out.Seek(have, io.SeekStart); err != nil {
-		return err
+	if strings.HasPrefix(kind, "text/html") {
+		return fmt.Errorf("%w: it is %.40q; a proxy may want that you log in", errPage, kind)
 	}
-	whole := f.bytes
+	return nil
+}
+
+// write writes the body of an answer behind the byte `have` of a file.
+func (in *Installer) write(f file, out *os.File, have int64, sum hash.Hash, length int64, body io.Reader) error {
+	whole, most := f.bytes, f.bytes
 	if whole == 0 {
-		whole = have + max(0, response.ContentLength)
+		whole, most = have+max(0, length), mostBytes
 	}
-	timer := time.AfterFunc(in.silence(), func() { cancel(errSilent) })
-	defer timer.Stop()
-	body := readerFunc(func(p []byte) (int, error) {
-		n, err := response.Body.Read(p)
-		timer.Reset(in.silence())
+	shown := readerFunc(func(p []byte) (int, error) {
+		n, err := body.Read(p)
 		have += int64(n)
 		in.Out.progress(f.title, megabytes(have), megabytes(whole), "MB")
 		return n, err
 	})
-	if _, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(out, sum)}, body, make([]byte, 1<<20)); err != nil {
-		if errors.Is(err, syscall.ENOSPC) {
-			return full(filepath.Dir(out.Name()))
-		}
-		return plain(ctx, err)
+	_, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(out, sum)}, io.LimitReader(shown, most-have+1), make([]byte, 1<<20))
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return full(filepath.Dir(out.Name()))
+	case err != nil:
+		return err
+	case have > most:
+		return errors.Join(fmt.Errorf("%w: it is longer than %d bytes", errPage, most), out.Truncate(0))
+	case have < f.bytes:
+		return io.ErrUnexpectedEOF
 	}
 	return nil
 }
@@ -201,27 +247,3 @@ func (in *Installer) receive(ctx context.Context, client *http.Client, from stri
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-// plain returns the reason of a failed request without the request.
-func plain(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
-		return cause
-	}
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
-}
-
-// refusal returns the error for an answer that is no file.
-func refusal(response *http.Response) error {
-	host := response.Request.URL.Host
-	switch {
-	case response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusGone:
-		return fmt.Errorf("%s: %w (%s)", host, errStatus, response.Status)
-	case response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden || response.StatusCode == http.StatusProxyAuthRequired:
-		return fmt.Errorf("%s refuses it (%s): %w", host, strings.TrimSpace(response.Status), errStatus)
-	}
-	return fmt.Errorf("%s answers %s", host, response.Status)
-}

@@ -1,9 +1,9 @@
 package install
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,20 +11,27 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // pypi is the package index of a machine whose pip has no configuration.
 const pypi = "https://pypi.org/simple"
 
-// pipSettings returns what the user's configuration of pip says: indexes, the first one first, and
-// a file of certificates. The environment comes before the files, and a later file before an
-// earlier.
-func pipSettings() (indexes []string, certificates string) {
-	settings := map[string]string{}
-	files := []string{"/etc/pip.conf", under("HOME", ".pip/pip.conf"), under("XDG_CONFIG_HOME", "pip/pip.conf"), under("VIRTUAL_ENV", "pip.conf")}
+// A pip is what the user's configuration of pip says.
+type pip struct {
+	indexes     []string // the first one first
+	cert, proxy string
+	noIndex     bool
+}
+
+// pipSettings reads the user's configuration of pip. The environment comes before the files, and a
+// later file before an earlier. A section of a command comes before the section global. As for pip,
+// an empty value counts as none.
+func pipSettings() pip {
+	files := []string{"/etc/xdg/pip/pip.conf", "/etc/pip.conf", under("HOME", ".pip/pip.conf"), under("XDG_CONFIG_HOME", "pip/pip.conf"), under("VIRTUAL_ENV", "pip.conf")}
 	if os.Getenv("XDG_CONFIG_HOME") == "" {
-		files[2] = under("HOME", ".config/pip/pip.conf")
+		files[3] = under("HOME", ".config/pip/pip.conf")
 	}
 	if named := os.Getenv("PIP_CONFIG_FILE"); named != "" {
 		files = append(files, named)
@@ -32,19 +39,29 @@ func pipSettings() (indexes []string, certificates string) {
 			files = nil
 		}
 	}
+	sections := map[string]string{}
 	for _, file := range files {
-		readPipConfig(file, settings)
+		readPipConfig(file, sections)
 	}
-	for _, name := range []string{"index-url", "extra-index-url", "cert"} {
-		if value, ok := os.LookupEnv("PIP_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))); ok {
-			settings[name] = value
+	value := func(name string) string {
+		if v := strings.TrimSpace(os.Getenv("PIP_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")))); v != "" {
+			return v
 		}
+		for _, section := range []string{"install", "download", "global"} {
+			if v := sections[section+"."+name]; v != "" {
+				return v
+			}
+		}
+		return ""
 	}
-	indexes = strings.Fields(settings["index-url"] + " " + settings["extra-index-url"])
-	if strings.TrimSpace(settings["index-url"]) == "" {
-		indexes = append([]string{pypi}, indexes...)
+	p := pip{cert: value("cert"), proxy: value("proxy")}
+	first := value("index-url")
+	if first == "" {
+		first = pypi
 	}
-	return indexes, settings["cert"]
+	p.indexes = strings.Fields(first + " " + value("extra-index-url"))
+	p.noIndex = slices.Contains([]string{"1", "y", "yes", "t", "true", "on"}, strings.ToLower(value("no-index")))
+	return p
 }
 
 func under(variable, name string) string {
@@ -54,62 +71,71 @@ func under(variable, name string) string {
 	return ""
 }
 
-// readPipConfig adds the settings of the sections global and download of a file, if it is there.
+// readPipConfig adds the settings of a file, if it is there, as SECTION.NAME.
 func readPipConfig(path string, settings map[string]string) {
-	file, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return
 	}
-	defer file.Close()
 	section, name := "", ""
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		line := lines.Text()
+	for line := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) {
 		text := strings.TrimSpace(line)
 		if text == "" || text[0] == '#' || text[0] == ';' {
+			continue
+		}
+		if name != "" && (line[0] == ' ' || line[0] == '\t') {
+			settings[name] = strings.TrimSpace(settings[name] + " " + text)
 			continue
 		}
 		if text[0] == '[' {
 			section, name = strings.Trim(text, "[]"), ""
 			continue
 		}
-		if section != "global" && section != "download" {
-			continue
-		}
-		if key, value, ok := strings.Cut(text, "="); ok && line[0] != ' ' && line[0] != '\t' {
-			name = strings.ReplaceAll(strings.TrimSpace(key), "_", "-")
-			settings[name] = strings.TrimSpace(value)
-		} else if name != "" {
-			settings[name] += " " + text
+		name = ""
+		if at := strings.IndexAny(text, "=:"); at > 0 {
+			key := strings.ToLower(strings.ReplaceAll(strings.TrimSpace(text[:at]), "_", "-"))
+			name = section + "." + strings.TrimPrefix(key, "--")
+			settings[name] = strings.TrimSpace(text[at+1:])
 		}
 	}
 }
 
 var anchor = regexp.MustCompile(`href\s*=\s*["']([^"'#]+)#sha256=([0-9a-fA-F]{64})`)
 
+// errIndex is wrapped by the error for an index whose URL is none. The URL may have a password, so
+// the error does not have it.
+var errIndex = errors.New("the index URL of pip's configuration (or -index) cannot be read")
+
 // urlOf returns the address of a wheel, as a package index tells it.
-func urlOf(ctx context.Context, client *http.Client, index string, w wheel) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(index, "/")+"/"+w.name+"/", nil)
-	if err != nil {
-		return "", fmt.Errorf("the package index %q: %w; check pip's configuration (index-url), or give -index", index, err)
+func (in *Installer) urlOf(ctx context.Context, client *http.Client, index string, w wheel) (found string, err error) {
+	from, err := url.Parse(index)
+	if err != nil || from.Host == "" || from.Scheme != "http" && from.Scheme != "https" {
+		return "", fmt.Errorf("%w; write it as https://HOST/simple, and special characters of a password as %%XX", errIndex)
 	}
-	request.Header.Set("Accept", "application/vnd.pypi.simple.v1+json, text/html;q=0.5")
-	response, err := client.Do(request)
-	if err != nil {
-		return "", plain(ctx, err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return "", refusal(response)
-	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
-	if err != nil {
-		return "", plain(ctx, err)
-	}
-	found := ""
+	from = from.JoinPath(w.name, "/")
+	header := http.Header{"Accept": {"application/vnd.pypi.simple.v1+json, text/html;q=0.5"}}
+	err = in.again(ctx, w.title(), func() error {
+		return in.get(ctx, client, from.String(), header, func(response *http.Response, body io.Reader) error {
+			if response.StatusCode != http.StatusOK {
+				return refusal(response)
+			}
+			text, err := io.ReadAll(io.LimitReader(body, 64<<20))
+			if err != nil {
+				return err
+			}
+			found, err = linkOf(response, text, from, w)
+			return err
+		})
+	})
+	return found, err
+}
+
+// linkOf returns the address of a wheel on the page of an index.
+func linkOf(response *http.Response, text []byte, index *url.URL, w wheel) (found string, err error) {
 	if strings.Contains(response.Header.Get("Content-Type"), "json") {
 		found, err = inJSON(text, w)
 		if err != nil {
-			return "", fmt.Errorf("%s sent a page that is not one of a package index: %w", response.Request.URL.Host, err)
+			return "", fmt.Errorf("%w of a package index: %w", errPage, err)
 		}
 	} else {
 		for _, match := range anchor.FindAllSubmatch(text, -1) {
@@ -121,7 +147,7 @@ func urlOf(ctx context.Context, client *http.Client, index string, w wheel) (str
 	if found == "" {
 		return "", fmt.Errorf("%s has %s, but not the file that wheels.lock names: %w", response.Request.URL.Host, w.name, errStatus)
 	}
-	return resolve(response.Request.URL, request.URL, found)
+	return resolve(response.Request.URL, index, found)
 }
 
 func inJSON(text []byte, w wheel) (string, error) {
@@ -143,13 +169,13 @@ func inJSON(text []byte, w wheel) (string, error) {
 }
 
 // resolve returns the address of a link on a page. A file of the index's own host gets the user and
-// password of the index.
+// password of the index, if it comes by the same protocol.
 func resolve(page, index *url.URL, link string) (string, error) {
 	at, err := page.Parse(strings.ReplaceAll(link, "&amp;", "&"))
 	if err != nil {
-		return "", fmt.Errorf("%s names the file %q: %w", page.Host, link, err)
+		return "", fmt.Errorf("%w of a package index: it has a link that is no URL", errPage)
 	}
-	if at.User == nil && at.Host == index.Host {
+	if at.User == nil && sameOrigin(at, index) {
 		at.User = index.User
 	}
 	return at.String(), nil

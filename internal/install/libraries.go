@@ -63,8 +63,7 @@ func (in *Installer) prebuilt(ctx context.Context, root, to string, t *Torch) er
 	if err != nil {
 		return err
 	}
-	_, certificates := pipSettings()
-	client, err := in.newClient(certificates)
+	client, err := in.newClient(pipSettings())
 	if err != nil {
 		return err
 	}
@@ -120,7 +119,7 @@ func (in *Installer) fromFolder(folder, name, to string) error {
 		return err
 	}
 	if have != want {
-		return fmt.Errorf("%s: %w; copy it again", path, &wrongSum{name, have, want})
+		return fmt.Errorf("%s: %w; copy it again", path, &wrongSum{title: name, have: have, want: want})
 	}
 	return unpackLibraries(path, to)
 }

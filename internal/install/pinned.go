@@ -22,8 +22,7 @@ func (l *Lock) VersionsFor(processor string) []string {
 
 // Download downloads a file of this SHA-256 to a path, and goes on where it was cut off before.
 func (in *Installer) Download(ctx context.Context, from, sha256, to string) error {
-	_, certificates := pipSettings()
-	client, err := in.newClient(certificates)
+	client, err := in.newClient(pipSettings())
 	if err != nil {
 		return err
 	}

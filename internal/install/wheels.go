@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -102,7 +101,7 @@ func (in *Installer) fetchWheels(ctx context.Context, root, work string, wheels 
 		}
 		missing = append(missing, w)
 		total += w.bytes
-		peak = max(peak, unpacked+w.bytes-sizeOf(w.part(root)+".part")+w.unpacked)
+		peak = max(peak, unpacked+w.bytes-sizeOf(w.part(root)+".part")-sizeOf(w.part(root))+w.unpacked)
 		unpacked += w.unpacked
 	}
 	if len(missing) == 0 {
@@ -117,16 +116,18 @@ func (in *Installer) fetchWheels(ctx context.Context, root, work string, wheels 
 			root, megabytes(free), megabytes(peak))
 	}
 	in.Out.Line("downloading LibTorch, %d MB in %d files, into %s, where it takes %d MB", megabytes(total), len(missing), root, megabytes(unpacked))
-	indexes, certificates := pipSettings()
+	settings := pipSettings()
 	if in.Index != "" {
-		indexes = []string{in.Index}
+		settings.indexes = []string{in.Index}
+	} else if settings.noIndex {
+		return errors.New("no-index is set in pip's configuration, so there is no package index to ask; give one with -index")
 	}
-	client, err := in.newClient(certificates)
+	client, err := in.newClient(settings)
 	if err != nil {
 		return err
 	}
 	for _, w := range missing {
-		if err := in.fetchWheel(ctx, client, indexes, root, work, w); err != nil {
+		if err := in.fetchWheel(ctx, client, settings.indexes, root, work, w); err != nil {
 			return err
 		}
 	}
@@ -136,57 +137,64 @@ func (in *Installer) fetchWheels(ctx context.Context, root, work string, wheels 
 // fetchWheel downloads and unpacks one wheel.
 func (in *Installer) fetchWheel(ctx context.Context, client *http.Client, indexes []string, root, work string, w wheel) error {
 	path := w.part(root)
-	var err error
-	for _, index := range indexes {
-		var from string
-		if from, err = urlOf(ctx, client, index, w); err == nil {
-			if err = in.fetch(ctx, client, from, file{w.title(), w.bytes, w.sha256}, path); err == nil {
-				break
-			}
-		}
-		if !errors.Is(err, errStatus) { // another index may have it
-			break
+	if !hasSum(path, w.sha256) {
+		if err := in.askAll(ctx, client, indexes, w, path); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		return in.failedWheel(ctx, indexes, w, err)
-	}
-	defer os.Remove(path)
 	to := filepath.Join(work, "unpacked")
 	if err := unpackWheel(path, to); err != nil {
 		os.RemoveAll(to)
-		if errors.Is(err, syscall.ENOSPC) {
-			err = full(root)
+		if errors.Is(err, syscall.ENOSPC) { // the wheel stays for the next install
+			return fmt.Errorf("%s cannot be unpacked: %w", w.title(), full(root))
 		}
-		return fmt.Errorf("%s cannot be unpacked: %w", w.title(), err)
+		os.Remove(path)
+		return fmt.Errorf("%s cannot be unpacked: %w; run this again", w.title(), err)
 	}
-	return place(to, w.folder(root))
+	if err := place(to, w.folder(root)); err != nil {
+		return unwritable(root, err)
+	}
+	return os.Remove(path)
 }
 
-// failedWheel returns the error for a wheel that was not downloaded, with what a user can do.
-func (in *Installer) failedWheel(ctx context.Context, indexes []string, w wheel, err error) error {
-	var hosts []string
+// askAll downloads a wheel from the first index that sends it. If none does, the error has the
+// reason of each.
+func (in *Installer) askAll(ctx context.Context, client *http.Client, indexes []string, w wheel, path string) error {
+	var all error
 	for _, index := range indexes {
-		host := index
-		if u, err := url.Parse(index); err == nil && u.Host != "" {
-			host = u.Host
+		from, err := in.urlOf(ctx, client, index, w)
+		if err == nil {
+			err = in.fetch(ctx, client, from, file{w.title(), w.bytes, w.sha256}, path)
 		}
-		hosts = append(hosts, host)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s: stopped; the next install goes on from here", w.title())
+		case errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrRoot):
+			return fmt.Errorf("%s: %w", w.title(), err)
+		}
+		if err = failedIndex(index, err); all != nil {
+			err = fmt.Errorf("%w, and %w", all, err)
+		}
+		all = err
 	}
-	where := "the package index " + strings.Join(hosts, " and ")
-	torch := "set LIBTORCH to an unpacked LibTorch " + in.wanted()
-	var wrong *wrongSum
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("%s: stopped; the next install goes on from here", w.title())
-	case errors.As(err, &wrong):
-		return fmt.Errorf("%s: %s sent a file that is not the file that wheels.lock names (%w); check which index pip's configuration or -index names", w.title(), where, err)
+	return fmt.Errorf("%s: %w; check the network, the proxy, and -index or pip's index-url, which must mirror PyPI, and run this again, or set LIBTORCH to an unpacked LibTorch %s",
+		w.title(), all, in.wanted())
+}
+
+// failedIndex returns the error for an index that has not sent a wheel.
+func failedIndex(index string, err error) error {
+	where := "the package index " + printable(index)
+	switch wrong := (*wrongSum)(nil); {
+	case errors.Is(err, errIndex) || errors.Is(err, errRefused):
+		return fmt.Errorf("%s: %w", where, err)
+	case errors.As(err, &wrong) || errors.Is(err, errPage):
+		return fmt.Errorf("%s sent a file that is not the file that wheels.lock names (%w)", where, err)
 	case errors.Is(err, errStatus):
-		return fmt.Errorf("%s: %s does not have it (%w); use one that mirrors PyPI (-index, or pip's index-url), or %s", w.title(), where, err, torch)
-	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrRoot):
-		return fmt.Errorf("%s: %w", w.title(), err)
+		return fmt.Errorf("%s does not have it (%w)", where, err)
 	}
-	return fmt.Errorf("%s: %s cannot be reached (%w); check the network, the proxy and pip's configuration, and run this again, or %s", w.title(), where, err, torch)
+	return fmt.Errorf("%s cannot be reached (%w)", where, err)
 }
 
 // wanted is the release of LibTorch that would be downloaded.

@@ -1,3 +1,0 @@
-package install
-
-func printable(text string) string { return text }
