@@ -59,6 +59,9 @@ func foreign() bool { return C.is_secure() == 1 }
 // open opens a library for the rest of the process. The libraries that are opened later see the
 // symbols of a global one.
 func open(path string, global bool, by rule) (*Library, error) {
+	if err := whole(path, by); err != nil {
+		return nil, err
+	}
 	text := C.CString(path)
 	defer C.free(unsafe.Pointer(text))
 	wide := C.int(0)

@@ -26,7 +26,7 @@ func (r rule) cure() string {
 	case beside:
 		return fill + "remove those that lie beside the program"
 	case ofClone:
-		return "run make libraries in " + clone()
+		return cureFor(clone(), "")
 	case ofLibTorch:
 		return "set LIBTORCH to another LibTorch, or unset it"
 	}
@@ -34,12 +34,14 @@ func (r rule) cure() string {
 }
 
 // cure is what a user does about libraries that were not found.
-func cure() string {
-	if at := clone(); at != "" {
-		return ofClone.cure()
+func cure() string { return cureFor(clone(), Version()) }
+
+func cureFor(clone, version string) string {
+	if clone != "" {
+		return "run make libraries in " + clone
 	}
-	if at := Version(); at != "" {
-		return "run: go run " + module + "/cmd/streamtorch@" + at + " install"
+	if version != "" {
+		return "run: go run " + module + "/cmd/streamtorch@" + version + " install"
 	}
 	return "install the libraries of the commit that you compile: in its clone run: go run ./cmd/streamtorch install"
 }

@@ -36,6 +36,7 @@ type place struct {
 	rule   rule
 	wrong  string // why it is not looked into
 	named  bool   // the user has named it, and answers for who can write it
+	like   string // a file whose owner may own it too
 }
 
 // placeOf returns the place that has a file of this name.
@@ -75,7 +76,7 @@ func places(executable, clone, system string) []place {
 	var all []place
 	if executable != "" {
 		folder := filepath.Dir(executable)
-		all = append(all, place{folder: folder, rule: beside}, place{folder: filepath.Join(folder, "lib"), rule: beside})
+		all = append(all, place{folder: folder, rule: beside, like: executable}, place{folder: filepath.Join(folder, "lib"), rule: beside, like: executable})
 	}
 	if clone != "" {
 		all = append(all, place{folder: filepath.Join(clone, "build", "lib"), rule: ofClone})
@@ -96,7 +97,7 @@ func first(file string, all []place) (place, error) {
 			if p.named {
 				return p, nil
 			}
-			if p.wrong = openToStrangers(p.folder, file, ManifestFile); p.wrong == "" {
+			if p.wrong = openToStrangers(p.folder, p.like, file, ManifestFile); p.wrong == "" {
 				return p, nil
 			}
 			p.wrong += ", so it is passed over; STREAMTORCH_LIB can name it all the same"

@@ -111,6 +111,35 @@ func TestFirst_Strangers(t *testing.T) {
 	}
 }
 
+// A bundle may belong to the owner of its program, who could as well have changed the program.
+func TestFirst_OwnerOfProgram(t *testing.T) {
+	folder := t.TempDir()
+	all := []string{filepath.Join(folder, "a.so"), filepath.Join(folder, "program"), folder}
+	for _, path := range all[:2] {
+		touch(t, path)
+	}
+	for _, path := range all {
+		if err := os.Chown(path, 1234, -1); err != nil {
+			t.Skip("giving a file away needs root: ", err)
+		}
+	}
+	if got, err := first("a.so", places(all[1], "", t.TempDir())); got.folder != folder {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestCureFor(t *testing.T) {
+	for _, c := range []struct{ clone, version, want string }{
+		{"/c", "v0.1.0", "run make libraries in /c"},
+		{"", "v0.1.0", "cmd/streamtorch@v0.1.0 install"},
+		{"", "", "in its clone run: go run ./cmd/streamtorch install"}, // a replaced module, with -trimpath
+	} {
+		if got := cureFor(c.clone, c.version); !strings.HasSuffix(got, c.want) {
+			t.Errorf("%q, %q: got %q, want %q", c.clone, c.version, got, c.want)
+		}
+	}
+}
+
 func TestCloneOf(t *testing.T) {
 	root := t.TempDir()
 	for _, c := range []struct {

@@ -71,11 +71,7 @@ func Decoder() (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(f.Path, DecoderFile)
-	if err := whole(path, f.rule); err != nil {
-		return nil, err
-	}
-	return open(path, false, f.rule)
+	return open(filepath.Join(f.Path, DecoderFile), false, f.rule)
 }
 
 // Fill opens a library by `from`, Core or Decoder, and gives `fill` the functions of these names.

@@ -93,7 +93,7 @@ func TestFolder_LibTorch(t *testing.T) {
 	}
 	fails("no LibTorch", "does not say where LibTorch 2.11.0 is")
 	m.Folder, m.Open = filepath.Join(torch, "lib"), []string{"/x/libcudart.so.13"}
-	fails("a folder without LibTorch", m.Folder+" any more")
+	fails("a folder without LibTorch", m.Folder+" any more, or this user cannot read it")
 	t.Setenv("LIBTORCH", other)
 	fails("$LIBTORCH without LibTorch", "LIBTORCH="+other)
 	touch(t, filepath.Join(other, "lib", "libtorch_cpu.so"))

@@ -3,12 +3,18 @@ package library
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
-// openToStrangers returns why another user than root and this one could have put code into a
-// folder with these files, or "". A file that is not there is passed over.
-func openToStrangers(folder string, files ...string) string {
+// openToStrangers returns why another user than root, this one, and the owner of the file `like`
+// could have put code into a folder with these files, or "". A file that is not there is passed
+// over, and so is an empty `like`.
+func openToStrangers(folder, like string, files ...string) string {
+	trusted := []int{0, os.Geteuid()}
+	if info, err := os.Stat(like); err == nil {
+		trusted = append(trusted, ownerOf(info))
+	}
 	paths := []string{folder}
 	for _, f := range files {
 		paths = append(paths, filepath.Join(folder, f))
@@ -18,13 +24,14 @@ func openToStrangers(folder string, files ...string) string {
 		if err != nil {
 			continue
 		}
-		owner := info.Sys().(*syscall.Stat_t).Uid
 		switch {
 		case info.Mode()&0o002 != 0:
 			return "every user can write " + path
-		case owner != 0 && int(owner) != os.Geteuid():
+		case !slices.Contains(trusted, ownerOf(info)):
 			return path + " belongs to another user"
 		}
 	}
 	return ""
 }
+
+func ownerOf(info os.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }

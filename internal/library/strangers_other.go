@@ -3,4 +3,4 @@
 package library
 
 // openToStrangers is for Linux: nothing is opened elsewhere.
-func openToStrangers(string, ...string) string { return "" }
+func openToStrangers(string, string, ...string) string { return "" }

@@ -67,7 +67,7 @@ func (f Folder) libTorch() (libTorch, error) {
 	chosen := variable("LIBTORCH")
 	switch {
 	case chosen == "" && m.Folder != "":
-		return libTorch{}, fmt.Errorf("LibTorch is not in %s any more, which %s names: %s", m.Folder, manifest, f.rule.cure())
+		return libTorch{}, fmt.Errorf("LibTorch is not in %s any more, or this user cannot read it, and %s names it: %s, or set LIBTORCH to another folder", m.Folder, manifest, f.rule.cure())
 	case chosen == "":
 		return libTorch{}, fmt.Errorf("%s does not say where LibTorch %s is: %s, or set LIBTORCH to its folder", manifest, m.LibTorch, f.rule.cure())
 	case !filepath.IsAbs(chosen):
