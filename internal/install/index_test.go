@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -220,5 +221,48 @@ func TestWheels_Downloaded(t *testing.T) {
 	}
 	if left := must.Get(os.ReadDir(filepath.Join(in.Root, "tmp")))(t); len(left) != 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// A file that a cleaner has deleted or cut, from a tree and from the wheels that it is made of, is
+// restored.
+func TestWheels_Cleaned(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, file := range []string{"torch/lib/libc10.so", "nvidia/cu13/lib/libcudart.so.13", "torch/include/ATen/core/dispatch/Dispatcher.h"} {
+		for _, size := range []int64{-1, 0} {
+			in, _ := newInstaller(t)
+			tree := filepath.Dir(must.Get(in.fromWheels(ctx))(t).Folder)
+			want := sizeOf(filepath.Join(tree, file))
+			copies, err := fs.Glob(os.DirFS(in.Root), "wheels/*/"+file)
+			if err != nil || len(copies) != 1 {
+				t.Fatalf("the wheels have %v, %v", copies, err)
+			}
+			for _, path := range []string{filepath.Join(tree, file), filepath.Join(in.Root, copies[0])} {
+				if size < 0 {
+					must.Do(t, os.Remove(path))
+				} else {
+					must.Do(t, os.Truncate(path, size))
+				}
+			}
+			must.Get(in.fromWheels(ctx))(t)
+			if got := sizeOf(filepath.Join(tree, file)); got != want {
+				t.Errorf("%s has %d bytes, want %d", file, got, want)
+			}
+		}
+	}
+}
+
+// In a root of any name, what is there is not made again. The root of newInstaller has the signs of
+// patterns in its name.
+func TestWheels_Pattern(t *testing.T) {
+	t.Parallel()
+	in, _ := newInstaller(t)
+	stat := func() os.FileInfo {
+		torch := must.Get(in.fromWheels(context.Background()))(t)
+		return must.Get(os.Stat(torch.Folder))(t)
+	}
+	if before, after := stat(), stat(); !os.SameFile(before, after) {
+		t.Error("the tree was made twice")
 	}
 }

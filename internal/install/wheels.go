@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -22,7 +24,7 @@ func (in *Installer) tree(ctx context.Context, held, prefix string, sets ...stri
 		return "", err
 	}
 	name := treeName(prefix, wheels)
-	if root := in.rootPath(); root != "" && isWhole(filepath.Join(root, name), sets) {
+	if root := in.rootPath(); root != "" && isWhole(filepath.Join(root, name), wheels) {
 		return filepath.Join(root, name), nil
 	}
 	if held != "" {
@@ -32,7 +34,7 @@ func (in *Installer) tree(ctx context.Context, held, prefix string, sets ...stri
 			return "", unwritable(held, err)
 		}
 		defer os.RemoveAll(work)
-		return tree, in.makeTree(ctx, held, work, tree, wheels, sets)
+		return tree, in.makeTree(ctx, held, work, tree, wheels)
 	}
 	tree := ""
 	err = in.locked(ctx, func(root string) error {
@@ -42,14 +44,14 @@ func (in *Installer) tree(ctx context.Context, held, prefix string, sets ...stri
 			return err
 		}
 		defer remove()
-		return in.makeTree(ctx, root, work, tree, wheels, sets)
+		return in.makeTree(ctx, root, work, tree, wheels)
 	})
 	return tree, err
 }
 
 // makeTree makes a tree in a folder of work, and gives it its name. The caller has the lock.
-func (in *Installer) makeTree(ctx context.Context, root, work, tree string, wheels []wheel, sets []string) error {
-	if isWhole(tree, sets) {
+func (in *Installer) makeTree(ctx context.Context, root, work, tree string, wheels []wheel) error {
+	if isWhole(tree, wheels) {
 		return nil
 	}
 	if err := in.fetchWheels(ctx, root, work, wheels); err != nil {
@@ -65,18 +67,59 @@ func (in *Installer) makeTree(ctx context.Context, root, work, tree string, whee
 	return nil
 }
 
-// isWhole reports whether a tree is complete. A tree gets its name only when it is, so a file is
-// missing only if a user has deleted it.
-func isWhole(tree string, sets []string) bool {
-	if found, _ := filepath.Glob(filepath.Join(tree, "nvidia/*/include")); len(found) == 0 {
+// isWhole reports whether a tree has all files of its wheels, with the sizes of their RECORDs. A
+// cleaner of the cache may have deleted some. A tree of an old tool has no RECORD: its libraries are
+// looked at.
+func isWhole(tree string, wheels []wheel) bool {
+	entries, err := fs.Glob(os.DirFS(tree), "nvidia/*/include")
+	if err != nil || len(entries) == 0 {
 		return false
 	}
-	for _, set := range sets {
-		if strings.HasPrefix(set, "torch") && sizeOf(filepath.Join(tree, "torch/lib/libtorch_cpu.so")) == 0 {
+	if records := recordsIn(tree); len(records) > 0 {
+		return len(records) == len(wheels) && hasFiles(tree, records)
+	}
+	if !slices.ContainsFunc(wheels, func(w wheel) bool { return strings.HasPrefix(w.set, "torch") }) {
+		return true
+	}
+	for _, name := range []string{"libtorch_cpu.so", "libc10.so", "libtorch.so", "libgomp*"} {
+		found, _ := fs.Glob(os.DirFS(tree), "torch/lib/"+name)
+		if len(found) == 0 || isSound(filepath.Join(tree, found[0])) != nil {
 			return false
 		}
 	}
 	return true
+}
+
+func recordsIn(folder string) []string {
+	found, _ := fs.Glob(os.DirFS(folder), "*.dist-info/RECORD")
+	return found
+}
+
+// hasFiles reports whether a folder has what is kept of the files that RECORDs name.
+func hasFiles(folder string, records []string) bool {
+	for _, record := range records {
+		text, err := os.ReadFile(filepath.Join(folder, record))
+		if err != nil || len(text) == 0 {
+			return false
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Split(strings.TrimSpace(line), ",")
+			if len(f) != 3 || f[2] == "" || !kept.MatchString(f[0]) {
+				continue
+			}
+			info, err := os.Stat(filepath.Join(folder, f[0]))
+			if err != nil || fmt.Sprint(info.Size()) != f[2] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isUnpacked reports whether a root has a wheel, unpacked and whole.
+func (w wheel) isUnpacked(root string) bool {
+	records := recordsIn(w.folder(root))
+	return len(records) > 0 && hasFiles(w.folder(root), records)
 }
 
 func (w wheel) title() string { return w.name + " " + w.version }
@@ -96,7 +139,7 @@ func (in *Installer) fetchWheels(ctx context.Context, root, work string, wheels 
 	var missing []wheel
 	var total, unpacked, peak int64
 	for _, w := range wheels {
-		if _, err := os.Stat(w.folder(root)); err == nil {
+		if w.isUnpacked(root) {
 			continue
 		}
 		missing = append(missing, w)
