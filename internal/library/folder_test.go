@@ -145,7 +145,7 @@ func TestCloneOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		clone bool
-	}{{"me@work/streamtorch", true}, {"github.com/streamtorch/streamtorch@v0.1.0", false}, {"vendor/github.com/streamtorch/streamtorch", false}} {
+	}{{"me@work/streamtorch", true}, {"streamtorch@work", true}, {"github.com/streamtorch/streamtorch@v0.1.0", false}, {"vendor/github.com/streamtorch/streamtorch", false}} {
 		folder := filepath.Join(root, c.name)
 		if !strings.HasPrefix(c.name, "vendor") {
 			touch(t, filepath.Join(folder, "Makefile"))
