@@ -100,6 +100,30 @@ func readPipConfig(path string, settings map[string]string) {
 	}
 }
 
+// netrc returns the user and password that $NETRC or ~/.netrc has for a host, or nil.
+func netrc(host string) *url.Userinfo {
+	text, _ := os.ReadFile(variable("NETRC", under("HOME", ".netrc")))
+	words := strings.Fields(string(text))
+	here, user := false, ""
+	for i := 0; i+1 < len(words); i++ {
+		switch words[i] {
+		case "default":
+			here = true
+			continue
+		case "machine":
+			here = words[i+1] == host
+		case "login":
+			user = words[i+1]
+		case "password":
+			if here {
+				return url.UserPassword(user, words[i+1])
+			}
+		}
+		i++
+	}
+	return nil
+}
+
 var anchor = regexp.MustCompile(`href\s*=\s*["']([^"'#]+)#sha256=([0-9a-fA-F]{64})`)
 
 // errIndex is wrapped by the error for an index whose URL is none. The URL may have a password, so
@@ -112,7 +136,9 @@ func (in *Installer) urlOf(ctx context.Context, client *http.Client, index strin
 	if err != nil || from.Host == "" || from.Scheme != "http" && from.Scheme != "https" {
 		return "", fmt.Errorf("%w; write it as https://HOST/simple, and special characters of a password as %%XX", errIndex)
 	}
-	from = from.JoinPath(w.name, "/")
+	if from = from.JoinPath(w.name, "/"); from.User == nil {
+		from.User = netrc(from.Hostname())
+	}
 	header := http.Header{"Accept": {"application/vnd.pypi.simple.v1+json, text/html;q=0.5"}}
 	err = in.again(ctx, w.title(), func() error {
 		return in.get(ctx, client, from.String(), header, func(response *http.Response, body io.Reader) error {

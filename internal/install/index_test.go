@@ -27,14 +27,13 @@ import (
 func TestPipSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
-		env  []string
 		want pip
 	}{
 		"nothing":       {want: pip{indexes: []string{pypi}}},
 		"colon":         {text: "[global]\ntimeout = 3\nindex-url: https://corp/simple\n", want: pip{indexes: []string{"https://corp/simple"}}},
 		"case":          {text: "[global]\n--Index_URL = https://corp/simple\n", want: pip{indexes: []string{"https://corp/simple"}}},
 		"mark":          {text: "\ufeff[global]\nindex-url = https://corp/simple\n", want: pip{indexes: []string{"https://corp/simple"}}},
-		"empty":         {text: "[global]\nindex-url = https://corp/simple\n", env: []string{"PIP_INDEX_URL"}, want: pip{indexes: []string{"https://corp/simple"}}},
+		"empty":         {text: "[global]\nindex-url = https://corp/simple\n", want: pip{indexes: []string{"https://corp/simple"}}},
 		"section":       {text: "[install]\nindex-url = https://a/simple\n[global]\nindex-url = https://b/simple\n", want: pip{indexes: []string{"https://a/simple"}}},
 		"lines":         {text: "[global]\nextra-index-url =\n    https://a/simple\n    https://b/simple\n", want: pip{indexes: []string{pypi, "https://a/simple", "https://b/simple"}}},
 		"other section": {text: "[list]\nindex-url = https://a/simple\n", want: pip{indexes: []string{pypi}}},
@@ -139,6 +138,24 @@ func TestIndex_User(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// An index gets the user and password that ~/.netrc has for its host.
+func TestSetup_Netrc(t *testing.T) {
+	t.Parallel()
+	c := newClone(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "alice" || password != "S3cret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		c.index.serve(w, r)
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "netrc")
+	write(t, file, "machine other login bob password other\nmachine 127.0.0.1\n  login alice\n  password S3cret\n")
+	c.mustFail([]string{"PIP_INDEX_URL=" + server.URL + "/simple", "NETRC=/nonexistent"}, "refuses it (401")
+	c.mustSetup("PIP_INDEX_URL="+server.URL+"/simple", "NETRC="+file)
 }
 
 // An index whose page stops is given up and asked again. A server that says nothing is told of.

@@ -68,8 +68,8 @@ func (in *Installer) makeTree(ctx context.Context, root, work, tree string, whee
 }
 
 // isWhole reports whether a tree has all files of its wheels, with the sizes of their RECORDs. A
-// cleaner of the cache may have deleted some. A tree of an old tool has no RECORD: its libraries are
-// looked at.
+// cleaner of the cache may have deleted some. A tree of an old tool has no RECORD, so its libraries
+// are read.
 func isWhole(tree string, wheels []wheel) bool {
 	entries, err := fs.Glob(os.DirFS(tree), "nvidia/*/include")
 	if err != nil || len(entries) == 0 {
