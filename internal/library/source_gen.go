@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "e80ba5b7a6917bde4c213855be4e9699d439c52a1bdcc61c59261784f76c11cd"
+const Source = "a18978389710869c13cd3b3176345e8dd6c6cf2b1735cf829dc2b81db42de3bd"
