@@ -19,8 +19,14 @@ func (in *Installer) Install(ctx context.Context, loader bool) error {
 	if err := Check(); err != nil {
 		return err
 	}
-	if err := in.canFill(ctx); err != nil { // before LibTorch is downloaded
-		return err
+	final := in.rootPath()
+	if final != "" {
+		final = filepath.Join(final, "lib", library.Key())
+	}
+	if _, ours := wholeLibraries(final); !ours {
+		if err := in.canFill(ctx); err != nil { // before LibTorch is downloaded
+			return err
+		}
 	}
 	var t *Torch
 	var err error
@@ -30,11 +36,9 @@ func (in *Installer) Install(ctx context.Context, loader bool) error {
 		}
 		in.Out.Line("LibTorch %s: %s, from %s", t.Version, t.Folder, t.Origin)
 	}
-	if root := in.rootPath(); root != "" { // a root that is whole need not be writable
-		if final := filepath.Join(root, "lib", library.Key()); in.isThere(final, t) {
-			in.Out.Line("the libraries are in %s already", final)
-			return nil
-		}
+	if in.isThere(final, t) { // a root that is whole need not be writable
+		in.Out.Line("the libraries are in %s already", final)
+		return nil
 	}
 	return in.locked(ctx, func(root string) error { return in.put(ctx, root, t) })
 }
@@ -53,7 +57,8 @@ func (in *Installer) canFill(ctx context.Context) error {
 	return canCompile(ctx)
 }
 
-// compiles reports whether there is no release of this version for this platform.
+// compiles reports whether the libraries are to be compiled, since there is no release of this
+// version for this platform, or because the user wants it.
 func (in *Installer) compiles() bool {
 	return in.Compile || !strings.Contains(in.Lock.archives, "libcgotorch-"+library.Source[:12]+"-"+library.Platform)
 }
@@ -68,11 +73,6 @@ func (in *Installer) put(ctx context.Context, root string, t *Torch) error {
 	if in.isThere(final, t) {
 		in.Out.Line("the libraries are in %s already", final)
 		return nil
-	}
-	if t != nil && in.From == "" && in.compiles() { // before the work folder, since it makes one of its own
-		if err := in.headers(ctx, root, t); err != nil {
-			return err
-		}
 	}
 	work, remove, err := workFolder(root)
 	if err != nil {
@@ -99,15 +99,25 @@ func (in *Installer) put(ctx context.Context, root string, t *Torch) error {
 // nil LibTorch stands for the loader, whose library the others have too. What a folder of -from has
 // is taken again each time, since a developer changes it.
 func (in *Installer) isThere(folder string, t *Torch) bool {
-	m, err := library.ReadManifest(filepath.Join(folder, library.ManifestFile))
-	if err != nil || m.Source != library.Source || m.Platform != library.Platform || len(wrongLibraries(folder)) > 0 {
+	m, ours := wholeLibraries(folder)
+	if !ours {
 		return false
 	}
 	if t == nil {
-		return m.LibTorch != "" || in.From == ""
+		return m.LibTorch != "" || in.From == "" && !in.Compile
 	}
 	_, local := in.local()
 	return !local && !in.Compile && m.Folder == t.Lib() && m.LibTorch != "" && library.Release(m.LibTorch) == library.Release(t.Version)
+}
+
+// wholeLibraries returns the manifest of the libraries in a folder. `ours` says that they are whole,
+// and of this version. The path "" has none.
+func wholeLibraries(folder string) (m library.Manifest, ours bool) {
+	if folder == "" {
+		return m, false
+	}
+	m, err := library.ReadManifest(filepath.Join(folder, library.ManifestFile))
+	return m, err == nil && m.Source == library.Source && m.Platform == library.Platform && len(wrongLibraries(folder)) == 0
 }
 
 // fill puts libraries, their manifest and their hashes into a folder.
@@ -116,7 +126,7 @@ func (in *Installer) fill(ctx context.Context, root, work, to string, t *Torch) 
 	var m library.Manifest
 	switch {
 	case errors.Is(err, errNone):
-		m, err = in.compiled(ctx, work, to, t)
+		m, err = in.compiled(ctx, root, work, to, t)
 	case err == nil:
 		m, err = in.given(to, t)
 	}
@@ -137,13 +147,16 @@ func (in *Installer) fill(ctx context.Context, root, work, to string, t *Torch) 
 }
 
 // compiled compiles the libraries into a folder, and returns their manifest.
-func (in *Installer) compiled(ctx context.Context, work, to string, t *Torch) (library.Manifest, error) {
+func (in *Installer) compiled(ctx context.Context, root, work, to string, t *Torch) (library.Manifest, error) {
 	m := library.Manifest{Platform: library.Platform, Source: library.Source}
 	if !in.Compile {
 		in.Out.Line("there are no prebuilt libraries of this version for %s", in.target(t))
 	}
 	if t != nil {
 		m.LibTorch = t.Version
+		if err := in.headers(ctx, root, t); err != nil {
+			return m, err
+		}
 	}
 	return m, in.compile(ctx, work, to, t)
 }

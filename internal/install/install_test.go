@@ -374,3 +374,48 @@ func TestRun(t *testing.T) {
 		t.Errorf("a stopped program: %v after %v", err, time.Since(begin))
 	}
 }
+
+// A release for another LibTorch than the one that is here does not help. The libraries are compiled
+// then, with CUDA's headers, and what a killed process left is gone.
+func TestInstall_NoReleaseForThisLibTorch(t *testing.T) {
+	torch := fakeLibTorch(t, "2.11.0")
+	pretendCUDA(torch, "13.0")
+	index := newIndex(t)
+	tools := t.TempDir()
+	write(t, filepath.Join(tools, "cmake"), "#!/bin/sh\necho no compilation here\nexit 1\n")
+	for _, variable := range append(index.env(), "LIBTORCH="+torch, "STREAMTORCH_CUDA=0", "PATH="+tools+":"+os.Getenv("PATH")) {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	in, _ := installer(t, "")
+	in.Lock = must.Get(ParseLock(index.lock(), sumLine(t, ArchiveName(library.Platform, "2.9.1"), right)))(t)
+	left := filepath.Join(in.Root, "tmp/streamtorch-1/half")
+	write(t, left, "of a killed process")
+	if err := in.Install(context.Background(), false); err == nil || !strings.Contains(err.Error(), "no compilation here") {
+		t.Errorf("got %v, want the error of the compilation", err)
+	}
+	if got := index.downloads(); got["fixture-runtime"] != 1 {
+		t.Errorf("downloads = %v, want CUDA's headers too", got)
+	}
+	if names := must.Get(filepath.Glob(filepath.Join(in.Root, "tmp/*")))(t); len(names) > 0 {
+		t.Errorf("tmp has %v", names)
+	}
+}
+
+// What is there is found on a machine without a compiler, too.
+func TestInstall_ThereWithoutCompiler(t *testing.T) {
+	t.Setenv("LIBTORCH", fakeLibTorch(t, "2.11.0"))
+	in, said := installer(t, "")
+	in.From = t.TempDir()
+	for _, file := range files[:3] {
+		write(t, filepath.Join(in.From, file), "built")
+	}
+	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	must.Do(t, in.Install(context.Background(), false))
+	in.From = ""
+	t.Setenv("PATH", toolbox(t, "g++", "cmake"))
+	must.Do(t, in.Install(context.Background(), false))
+	if !strings.Contains(said.String(), "already") {
+		t.Errorf("it said\n%s", said)
+	}
+}

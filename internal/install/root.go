@@ -125,11 +125,13 @@ func full(folder string) error {
 // makeFolder makes a folder, and checks that it can be written. If the root is for all users, all
 // can read what it makes. It changes no folder that is there.
 func (in *Installer) makeFolder(folder string) error {
-	make := func(folder string) error { return os.MkdirAll(folder, 0o755) }
+	var err error
 	if in.Shared {
-		make = makeReadable
+		err = makeReadable(folder)
+	} else {
+		err = os.MkdirAll(folder, 0o755)
 	}
-	if err := make(folder); err != nil {
+	if err != nil {
 		return err
 	}
 	probe, err := os.CreateTemp(folder, "probe")
@@ -141,7 +143,7 @@ func (in *Installer) makeFolder(folder string) error {
 }
 
 // locked calls f with the path of the root, while no other process changes the root. It waits for
-// one that does.
+// one that does. Before, it removes what killed processes left.
 func (in *Installer) locked(ctx context.Context, f func(root string) error) error {
 	root, err := in.folder()
 	if err != nil {
@@ -156,6 +158,9 @@ func (in *Installer) locked(ctx context.Context, f func(root string) error) erro
 		if err := in.makeFolder(filepath.Join(root, name)); err != nil {
 			return unwritable(root, err)
 		}
+	}
+	for _, left := range workFolders(root) {
+		os.RemoveAll(left)
 	}
 	return f(root)
 }
@@ -204,12 +209,9 @@ func matching(folder string, name *regexp.Regexp) (paths []string) {
 	return paths
 }
 
-// workFolder returns a new folder in tmp of the root, and the function that removes it. It also
-// removes those that killed processes left. The caller has the lock.
+// workFolder returns a new folder in tmp of the root, and the function that removes it. The caller
+// has the lock.
 func workFolder(root string) (folder string, remove func(), err error) {
-	for _, left := range workFolders(root) {
-		os.RemoveAll(left)
-	}
 	folder, err = os.MkdirTemp(filepath.Join(root, "tmp"), "streamtorch-")
 	if err != nil {
 		return "", nil, unwritable(root, err)

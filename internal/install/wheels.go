@@ -27,33 +27,29 @@ func (in *Installer) tree(ctx context.Context, held, prefix string, sets ...stri
 	if root := in.rootPath(); root != "" && isWhole(filepath.Join(root, name), wheels) {
 		return filepath.Join(root, name), nil
 	}
-	if held != "" {
-		tree := filepath.Join(held, name)
-		work, err := os.MkdirTemp(filepath.Join(held, "tmp"), "work-")
-		if err != nil {
-			return "", unwritable(held, err)
-		}
-		defer os.RemoveAll(work)
-		return tree, in.makeTree(ctx, held, work, tree, wheels)
-	}
 	tree := ""
-	err = in.locked(ctx, func(root string) error {
+	fill := func(root string) error {
 		tree = filepath.Join(root, name)
-		work, remove, err := workFolder(root)
-		if err != nil {
-			return err
-		}
-		defer remove()
-		return in.makeTree(ctx, root, work, tree, wheels)
-	})
+		return in.makeTree(ctx, root, tree, wheels)
+	}
+	if held != "" {
+		err = fill(held)
+	} else {
+		err = in.locked(ctx, fill)
+	}
 	return tree, err
 }
 
 // makeTree makes a tree in a folder of work, and gives it its name. The caller has the lock.
-func (in *Installer) makeTree(ctx context.Context, root, work, tree string, wheels []wheel) error {
+func (in *Installer) makeTree(ctx context.Context, root, tree string, wheels []wheel) error {
 	if isWhole(tree, wheels) {
 		return nil
 	}
+	work, remove, err := workFolder(root)
+	if err != nil {
+		return err
+	}
+	defer remove()
 	if err := in.fetchWheels(ctx, root, work, wheels); err != nil {
 		return err
 	}
