@@ -91,7 +91,7 @@ func newRoot(t *testing.T) string {
 
 // command returns the command that sets the clone up, in its own process group.
 func (c *clone) command(env ...string) *exec.Cmd {
-	lock := filepath.Join(c.root, "wheels.lock")
+	lock := filepath.Join(c.t.TempDir(), "wheels.lock") // several commands may run at a time
 	write(c.t, lock, c.lock)
 	cmd := exec.Command(must.Get(os.Executable())(c.t), "build")
 	cmd.Dir = c.root
