@@ -30,8 +30,6 @@ import (
 	"unsafe"
 )
 
-//go:generate go run ../install/sourcegen
-
 // A Library is an open shared library.
 type Library struct {
 	Path   string
