@@ -75,7 +75,7 @@ func (in *Installer) fetch(ctx context.Context, client *http.Client, from string
 }
 
 func hasSum(path, want string) bool {
-	have, err := hashOf(path)
+	have, err := Hash(path)
 	return err == nil && have == want
 }
 

@@ -110,8 +110,8 @@ func (in *Installer) isThere(folder string, t *Torch) bool {
 	return !local && !in.Compile && m.Folder == t.Lib() && m.LibTorch != "" && library.Release(m.LibTorch) == library.Release(t.Version)
 }
 
-// wholeLibraries returns the manifest of the libraries in a folder. `ours` says that they are whole,
-// and of this version. The path "" has none.
+// wholeLibraries returns the manifest of the libraries in a folder. `ours` says that they are
+// whole, and of this version. The path "" has none.
 func wholeLibraries(folder string) (m library.Manifest, ours bool) {
 	if folder == "" {
 		return m, false
@@ -143,7 +143,14 @@ func (in *Installer) fill(ctx context.Context, root, work, to string, t *Torch) 
 	if err := errors.Join(os.WriteFile(path, m.Text(), 0o644), os.Chmod(path, 0o644)); err != nil {
 		return err
 	}
-	return writeSums(to)
+	var names []string
+	entries, err := os.ReadDir(to)
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	return errors.Join(err, WriteSums(to, names))
 }
 
 // compiled compiles the libraries into a folder, and returns their manifest.

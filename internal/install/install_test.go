@@ -375,8 +375,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A release for another LibTorch than the one that is here does not help. The libraries are compiled
-// then, with CUDA's headers, and what a killed process left is gone.
+// A release for another LibTorch than the one that is here does not help. The libraries are
+// compiled then, with CUDA's headers, and what a killed process left is gone.
 func TestInstall_NoReleaseForThisLibTorch(t *testing.T) {
 	torch := fakeLibTorch(t, "2.11.0")
 	pretendCUDA(torch, "13.0")

@@ -1,10 +1,7 @@
 package install
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -158,7 +155,7 @@ func wrongLibraries(folder string) []string {
 	}
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) == 2 {
-			wrong = append(wrong, compare(folder, f[1], f[0], hashOf)...)
+			wrong = append(wrong, compare(folder, f[1], f[0], Hash)...)
 		}
 	}
 	return wrong
@@ -167,12 +164,15 @@ func wrongLibraries(folder string) []string {
 // wrongTree returns what is wrong with the files of a tree of wheels. `listed` is false if the tree
 // has no hashes of its files.
 func wrongTree(folder string) (wrong []string, listed bool) {
-	infos := matching(folder, regexp.MustCompile(`\.dist-info$`))
-	for _, info := range infos {
-		for name, want := range recordOf(filepath.Join(info, "RECORD")) {
-			listed = true
-			wrong = append(wrong, compare(folder, name, want, recordHash)...)
+	for _, record := range recordsIn(folder) {
+		files, err := readRecord(filepath.Join(folder, record))
+		if err != nil {
+			wrong = append(wrong, err.Error())
 		}
+		for _, f := range files {
+			wrong = append(wrong, compare(folder, f.name, f.hash, recordHash)...)
+		}
+		listed = true
 	}
 	return wrong, listed
 }
@@ -189,36 +189,6 @@ func compare(folder, name, want string, hash func(path string) (string, error)) 
 		return []string{name + " has changed"}
 	}
 	return nil
-}
-
-// recordOf returns the hashes of the files of a wheel that are unpacked, as the wheel's RECORD has
-// them.
-func recordOf(path string) map[string]string {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	all := map[string]string{}
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		f := strings.Split(lines.Text(), ",")
-		if len(f) >= 3 && strings.HasPrefix(f[1], "sha256=") && kept.MatchString(f[0]) {
-			all[f[0]] = strings.TrimPrefix(f[1], "sha256=")
-		}
-	}
-	return all
-}
-
-// recordHash returns the hash of a file in the form that a RECORD has.
-func recordHash(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	sum := sha256.New()
-	_, err = io.Copy(sum, file)
-	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil)), err
 }
 
 // Remove removes what Install made in the root, and tells how much. What it does not know by its

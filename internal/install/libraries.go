@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -114,7 +113,7 @@ func (in *Installer) fromFolder(folder, name, to string) error {
 		}
 		in.Out.Line("%s is not in release.sum of this version; checked against %s alone", name, filepath.Join(folder, sumsFile))
 	}
-	have, err := hashOf(path)
+	have, err := Hash(path)
 	if err != nil {
 		return err
 	}
@@ -122,27 +121,6 @@ func (in *Installer) fromFolder(folder, name, to string) error {
 		return fmt.Errorf("%s: %w; copy it again", path, &wrongSum{title: name, have: have, want: want})
 	}
 	return unpackLibraries(path, to)
-}
-
-// sumOf returns the hash of a file in a list of lines `SHA256  NAME`, or "".
-func sumOf(list, name string) string {
-	for line := range strings.Lines(list) {
-		if f := strings.Fields(line); len(f) == 2 && f[1] == name && len(f[0]) == 64 {
-			return f[0]
-		}
-	}
-	return ""
-}
-
-func hashOf(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	sum := sha256.New()
-	_, err = io.Copy(sum, file)
-	return fmt.Sprintf("%x", sum.Sum(nil)), err
 }
 
 // sameRelease returns the version of the lock whose interface a version of LibTorch has.
@@ -212,24 +190,4 @@ func copyLibraries(from, to string, core bool) error {
 		}
 	}
 	return nil
-}
-
-// writeSums writes the list of the hashes of the files in a folder, for Verify.
-func writeSums(folder string) error {
-	var list strings.Builder
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !e.Type().IsRegular() || e.Name() == sumsFile {
-			continue
-		}
-		sum, err := hashOf(filepath.Join(folder, e.Name()))
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&list, "%s  %s\n", sum, e.Name())
-	}
-	return writeFile(filepath.Join(folder, sumsFile), strings.NewReader(list.String()), 0o644)
 }

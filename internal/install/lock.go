@@ -97,8 +97,9 @@ func (l *Lock) release(version string) (release, bool) {
 	return l.releases[i], true
 }
 
-// machineOf returns Python's name of one of Go's processors, or "" if LibTorch does not run on it.
-func machineOf(processor string) string {
+// MachineOf returns the name that compilers and Python have for one of Go's processors, or "" if
+// LibTorch does not run on it.
+func MachineOf(processor string) string {
 	switch processor {
 	case "amd64":
 		return "x86_64"
@@ -111,7 +112,7 @@ func machineOf(processor string) string {
 // wheelsOf returns the wheels of these sets for a processor, in Go's words. It fails if a set has
 // none.
 func (l *Lock) wheelsOf(processor string, sets ...string) ([]wheel, error) {
-	machine := machineOf(processor)
+	machine := MachineOf(processor)
 	var all []wheel
 	found := map[string]bool{}
 	for _, w := range l.wheels {

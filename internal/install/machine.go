@@ -14,7 +14,7 @@ import (
 
 // Check fails on a machine that the libraries do not run on.
 func Check() error {
-	if runtime.GOOS != "linux" || machineOf(runtime.GOARCH) == "" {
+	if runtime.GOOS != "linux" || MachineOf(runtime.GOARCH) == "" {
 		return fmt.Errorf("this is %s on %s, and only Linux on amd64 and on arm64 is supported", runtime.GOOS, runtime.GOARCH)
 	}
 	if found, _ := filepath.Glob("/lib/ld-musl-*"); len(found) > 0 {

@@ -94,17 +94,12 @@ func recordsIn(folder string) []string {
 // hasFiles reports whether a folder has what is kept of the files that RECORDs name.
 func hasFiles(folder string, records []string) bool {
 	for _, record := range records {
-		text, err := os.ReadFile(filepath.Join(folder, record))
-		if err != nil || len(text) == 0 {
+		files, err := readRecord(filepath.Join(folder, record))
+		if err != nil || len(files) == 0 {
 			return false
 		}
-		for line := range strings.Lines(string(text)) {
-			f := strings.Split(strings.TrimSpace(line), ",")
-			if len(f) != 3 || f[2] == "" || !kept.MatchString(f[0]) {
-				continue
-			}
-			info, err := os.Stat(filepath.Join(folder, f[0]))
-			if err != nil || fmt.Sprint(info.Size()) != f[2] {
+		for _, f := range files {
+			if info, err := os.Stat(filepath.Join(folder, f.name)); err != nil || fmt.Sprint(info.Size()) != f.size {
 				return false
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/klauspost/compress/gzip" // its bytes do not depend on the version of Go
 
+	"github.com/streamtorch/streamtorch/internal/install"
 	"github.com/streamtorch/streamtorch/internal/library"
 )
 
@@ -80,15 +81,11 @@ func writeSums(folder string) error {
 	if err != nil {
 		return err
 	}
-	var text strings.Builder
+	var names []string
 	for _, path := range archives {
-		sum, err := sumOf(path)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&text, "%s  %s\n", sum, filepath.Base(path))
+		names = append(names, filepath.Base(path))
 	}
-	return write(filepath.Join(folder, "SHA256SUMS"), []byte(text.String()), 0o666)
+	return install.WriteSums(folder, names)
 }
 
 // contents returns the text that says what is in an archive, and under which licence.

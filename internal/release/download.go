@@ -3,7 +3,6 @@ package main
 import (
 	"archive/zip"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"os"
@@ -48,28 +47,11 @@ func (p *parts) folder(name, arch string) (string, error) {
 
 // download gets a file. A file that is there and has the sum is not downloaded.
 func download(p part, to string) error {
-	if sum, err := sumOf(to); err == nil && sum == p.sha256 {
-		return nil
-	}
 	in := &install.Installer{Out: install.NewPrinter(os.Stderr)}
 	if err := in.Download(context.Background(), p.url, p.sha256, to); err != nil {
 		return fmt.Errorf("%w; check the network, or put the file into %s by hand", err, filepath.Dir(to))
 	}
 	return nil
-}
-
-// sumOf returns the SHA-256 of a file in hexadecimal digits.
-func sumOf(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, file); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }
 
 // unpack unpacks a wheel, a Debian package or an archive of sources.

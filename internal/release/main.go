@@ -88,7 +88,7 @@ func newMaker(out string, jobs int) (*maker, error) {
 
 // processor makes the archives for a processor.
 func (m *maker) processor(arch, versions string) error {
-	if machines[arch] == "" {
+	if install.MachineOf(arch) == "" {
 		return fmt.Errorf("-arch %s: the processors are amd64 and arm64", arch)
 	}
 	work := filepath.Join(m.out, "work", arch)

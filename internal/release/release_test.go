@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/internal/install"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -107,7 +108,7 @@ func TestPack_Twice(t *testing.T) {
 		if err := pack(folder, to); err != nil {
 			t.Fatal(err)
 		}
-		sums[must.Get(sumOf(to))(t)] = true
+		sums[must.Get(install.Hash(to))(t)] = true
 	}
 	if len(sums) != 1 {
 		t.Errorf("equal files give %d archives", len(sums))

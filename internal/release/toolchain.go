@@ -5,10 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-)
 
-// machines are the names of Go's processors in the names of targets and of Debian.
-var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+	"github.com/streamtorch/streamtorch/internal/install"
+)
 
 // A toolchain compiles for one processor.
 //
@@ -39,7 +38,7 @@ func newToolchain(p *parts, arch, source, folder string) (*toolchain, error) {
 		}
 	}
 	zig, nasm, headers, libstdcxx, libgcc := from[0], from[1], from[2], from[3], from[4]
-	triple := machines[arch] + "-linux-gnu"
+	triple := install.MachineOf(arch) + "-linux-gnu"
 	t := &toolchain{
 		arch:   arch,
 		cc:     filepath.Join(folder, "bin", "cc"),
@@ -76,7 +75,7 @@ func newToolchain(p *parts, arch, source, folder string) (*toolchain, error) {
 // cmake configures a project in a folder of its own, and builds targets of it.
 func (t *toolchain) cmake(source, build string, jobs int, targets []string, settings ...string) error {
 	args := []string{"-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_TOOLCHAIN_FILE=" + t.file, "-DCMAKE_BUILD_TYPE=Release",
-		"-DRELEASE_BIN=" + filepath.Dir(t.cc), "-DRELEASE_PROCESSOR=" + machines[t.arch], "-DRELEASE_CODECS=" + t.codecs,
+		"-DRELEASE_BIN=" + filepath.Dir(t.cc), "-DRELEASE_PROCESSOR=" + install.MachineOf(t.arch), "-DRELEASE_CODECS=" + t.codecs,
 		"-DRELEASE_LIBRARIES=" + strings.Join(t.libraries, " "), "-DRELEASE_NASM=" + t.nasm}
 	if err := run(".", "cmake", append(args, settings...)...); err != nil {
 		return err
