@@ -111,7 +111,7 @@ case $packages in *$module/internal/ctd*) needed+=("$root/build/lib/libcgotorch_
 case $packages in *$module/cgotorch/internal/ct[!g]* | *$module/cgotorch/internal/ct) needed+=("$root/build/lib/libcgotorch.so") ;; esac
 [ ${#needed[@]} -gt 1 ] || fail "$name uses neither LibTorch nor the decoder of images, so it needs no bundle; copy the binary"
 # The manifest says for what the libraries are compiled. LibTorch lies beside them.
-sed '/"folder":/d; /"open": \[/,/\]/d' build/lib/libcgotorch.json >"$new/lib/libcgotorch.json"
+cp build/bundled.json "$new/lib/libcgotorch.json"
 for file in "${needed[@]}"; do
   lacking=$(missing "$file")
   [ -z "$lacking" ] || fail "$name needs ${lacking//$'\n'/, }, not found on this machine; install them, or set LD_LIBRARY_PATH to where they are"

@@ -160,6 +160,10 @@ func (in *Installer) ready(ctx context.Context, out string, p purpose) error {
 // torchFile, in the folder of a set-up, has the LibTorch that was found, as a manifest.
 const torchFile = "libtorch.json"
 
+// bundledFile, in the folder of a set-up, is the manifest for libraries that go to another machine,
+// whose LibTorch lies elsewhere.
+const bundledFile = "bundled.json"
+
 // writeTorch writes what CMake, the scripts and writeManifest read. A file whose text stays the
 // same is not touched, so that nothing is compiled again.
 func (in *Installer) writeTorch(out string, t *Torch) error {
@@ -194,7 +198,7 @@ func replaceText(path, text string) (wrote bool, err error) {
 }
 
 // writeManifest writes the manifest beside the libraries that were compiled from a clone's csrc
-// into the folder lib of `out`.
+// into the folder lib of `out`, and the one for a bundle.
 func writeManifest(clone, out string) error {
 	source, err := csrc.Hash(os.DirFS(filepath.Join(clone, "csrc")))
 	if err != nil {
@@ -208,7 +212,11 @@ func writeManifest(clone, out string) error {
 		}
 	}
 	m.Platform, m.Source = library.Platform, source
-	_, err = replaceText(filepath.Join(lib, library.ManifestFile), string(m.Text()))
+	if _, err = replaceText(filepath.Join(lib, library.ManifestFile), string(m.Text())); err != nil {
+		return err
+	}
+	m.Folder, m.Open = "", nil
+	_, err = replaceText(filepath.Join(out, bundledFile), string(m.Text()))
 	return err
 }
 

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "a18978389710869c13cd3b3176345e8dd6c6cf2b1735cf829dc2b81db42de3bd"
+const Source = "e6bf0e4c7c3de0c1fe682dbdcf1dc2ff176f4ab5948bf2d29670cb5f6fc3fc0f"

@@ -41,7 +41,7 @@ mkdir -p "$bundle"/{lib,bin,tests}
 cp tests/bundle/{run,record,record-distributed,libtorch}.sh "$bundle/"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
-sed '/"folder":/d; /"open": \[/,/\]/d' build/lib/libcgotorch.json >"$bundle/lib/libcgotorch.json"
+cp build/bundled.json "$bundle/lib/libcgotorch.json"
 if [ "$what" = tests ]; then
   cp build/csrc/cgotorch_test "$bundle/bin/"
   # The libraries that the tests of OpenOperators open, for the C++ tests and for those in Go.

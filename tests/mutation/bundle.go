@@ -46,12 +46,7 @@ func (w *workshop) bundle(dir string, all []edge) error {
 			return err
 		}
 	}
-	m, err := library.ReadManifest(filepath.Join(lib, library.ManifestFile))
-	if err != nil {
-		return err
-	}
-	m.Folder, m.Open = "", nil // LibTorch is the machine's
-	if err := os.WriteFile(filepath.Join(dir, "lib", library.ManifestFile), m.Text(), 0o644); err != nil {
+	if err := command("cp", "build/bundled.json", filepath.Join(dir, "lib", library.ManifestFile)); err != nil {
 		return err
 	}
 	if err := strip(filepath.Join(w.dir, "cmake/cgotorch_test"), filepath.Join(dir, "tests/googletest.test")); err != nil {
