@@ -58,6 +58,24 @@ var (
 	files = []string{library.CoreFile, library.DecoderFile, "libcgotorch_cuda.so", "licenses/zlib.txt"}
 )
 
+// built makes fake libraries in a folder, as a clone compiles them.
+func built(t *testing.T, folder string, m library.Manifest) {
+	t.Helper()
+	for _, file := range files[:3] {
+		write(t, filepath.Join(folder, file), "built")
+	}
+	write(t, filepath.Join(folder, library.ManifestFile), string(m.Text()))
+}
+
+// setenv sets variables of the form NAME=VALUE until the test ends.
+func setenv(t *testing.T, variables ...string) {
+	t.Helper()
+	for _, variable := range variables {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+}
+
 // Install checks what it gets. What is wrong leaves nothing under a final name, and what was there
 // stays.
 func TestInstall_Release(t *testing.T) {
@@ -162,16 +180,12 @@ func TestInstall_FromFolder(t *testing.T) {
 		t.Errorf("it does not say that the release is unknown:\n%s", said)
 	}
 
-	built := t.TempDir()
-	in.From, in.Root = built, filepath.Join(t.TempDir(), "root")
-	for _, file := range files[:3] {
-		write(t, filepath.Join(built, file), "built")
-	}
+	in.From, in.Root = t.TempDir(), filepath.Join(t.TempDir(), "root")
 	other := right
 	other.Source = strings.Repeat("1", 64)
-	write(t, filepath.Join(built, library.ManifestFile), string(other.Text()))
+	built(t, in.From, other)
 	fails("source 111111111111")
-	write(t, filepath.Join(built, library.ManifestFile), string(right.Text()))
+	built(t, in.From, right)
 	must.Do(t, in.Install(context.Background(), false))
 }
 
@@ -181,18 +195,12 @@ func TestInstall_Shared(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	index := newIndex(t)
-	for _, variable := range append(index.env(), "LIBTORCH=", "PYTHON=/nonexistent", "STREAMTORCH_CUDA=0") {
-		name, value, _ := strings.Cut(variable, "=")
-		t.Setenv(name, value)
-	}
+	setenv(t, append(index.env(), "LIBTORCH=", "PYTHON=/nonexistent", "STREAMTORCH_CUDA=0")...)
 	in, _ := installer(t, "")
 	in.Lock = must.Get(ParseLock(index.lock(), ""))(t)
 	in.Shared = true
 	in.From = t.TempDir()
-	for _, file := range files[:3] {
-		write(t, filepath.Join(in.From, file), "built")
-	}
-	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	built(t, in.From, right)
 	must.Do(t, in.Install(context.Background(), false))
 	must.Do(t, filepath.WalkDir(in.Root, func(path string, entry os.DirEntry, err error) error {
 		info, err := entry.Info()
@@ -257,10 +265,7 @@ func TestInstall_Root(t *testing.T) {
 // Verify tells what is missing and what has changed, and Remove takes away what is installed alone.
 func TestVerify_Remove(t *testing.T) {
 	index := newIndex(t)
-	for _, variable := range append(index.env(), "LIBTORCH=", "PYTHON=/nonexistent", "STREAMTORCH_CUDA=0") {
-		name, value, _ := strings.Cut(variable, "=")
-		t.Setenv(name, value)
-	}
+	setenv(t, append(index.env(), "LIBTORCH=", "PYTHON=/nonexistent", "STREAMTORCH_CUDA=0")...)
 	in, said := installer(t, "")
 	in.Lock = must.Get(ParseLock(index.lock(), ""))(t)
 	in.From = t.TempDir()
@@ -307,10 +312,7 @@ func TestInstall_FoldersOfOthers(t *testing.T) {
 	in, said := installer(t, "")
 	in.Shared = true
 	in.From = t.TempDir()
-	for _, file := range files[:3] {
-		write(t, filepath.Join(in.From, file), "built")
-	}
-	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	built(t, in.From, right)
 	theirs := []string{"bin/tool", "lib/x86_64-linux-gnu/libc.so.6", "cuda-12.4/bin/nvcc", "libtorch-2.9-mine/f", "wheels/x/f", "tmp/work-2026/thesis", "tmp/f.part"}
 	for _, file := range theirs {
 		write(t, filepath.Join(in.Root, file), "theirs")
@@ -348,10 +350,7 @@ func TestInstall_LoaderKeepsAll(t *testing.T) {
 	in, _ := installer(t, "")
 	in.Root = filepath.Join(t.TempDir(), "a root[1]") // no pattern
 	in.From = filepath.Join(t.TempDir(), "lib[0]")
-	for _, file := range files[:3] {
-		write(t, filepath.Join(in.From, file), "built")
-	}
-	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	built(t, in.From, right)
 	must.Do(t, in.Install(context.Background(), false))
 	before := names(t, filepath.Join(in.Root, "lib", library.Key()))
 	must.Do(t, in.Install(context.Background(), true))
@@ -383,10 +382,7 @@ func TestInstall_NoReleaseForThisLibTorch(t *testing.T) {
 	index := newIndex(t)
 	tools := t.TempDir()
 	write(t, filepath.Join(tools, "cmake"), "#!/bin/sh\necho no compilation here\nexit 1\n")
-	for _, variable := range append(index.env(), "LIBTORCH="+torch, "STREAMTORCH_CUDA=0", "PATH="+tools+":"+os.Getenv("PATH")) {
-		name, value, _ := strings.Cut(variable, "=")
-		t.Setenv(name, value)
-	}
+	setenv(t, append(index.env(), "LIBTORCH="+torch, "STREAMTORCH_CUDA=0", "PATH="+tools+":"+os.Getenv("PATH"))...)
 	in, _ := installer(t, "")
 	in.Lock = must.Get(ParseLock(index.lock(), sumLine(t, ArchiveName(library.Platform, "2.9.1"), right)))(t)
 	left := filepath.Join(in.Root, "tmp/streamtorch-1/half")
@@ -407,10 +403,7 @@ func TestInstall_ThereWithoutCompiler(t *testing.T) {
 	t.Setenv("LIBTORCH", fakeLibTorch(t, "2.11.0"))
 	in, said := installer(t, "")
 	in.From = t.TempDir()
-	for _, file := range files[:3] {
-		write(t, filepath.Join(in.From, file), "built")
-	}
-	write(t, filepath.Join(in.From, library.ManifestFile), string(right.Text()))
+	built(t, in.From, right)
 	must.Do(t, in.Install(context.Background(), false))
 	in.From = ""
 	t.Setenv("PATH", toolbox(t, "g++", "cmake"))
