@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -59,7 +59,10 @@ for k in range(steps):
 		distributed.all_reduce(total)
 	losses.append(total.item() / world)
 if rank == 0:
-	print(json.dumps(losses))
+	print(json.dumps(losses), flush=True)
+if world > 1: # gloo's threads may outlive the interpreter, which then aborts
+	distributed.barrier()
+	os._exit(0)
 `
 
 // ddpCase is a training of the net of `classifier` by two ranks, here and in Python.
