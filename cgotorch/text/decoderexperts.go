@@ -1,0 +1,123 @@
+package text
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// experts are the feed-forward layers among which a router picks for each token.
+type experts struct {
+	c          *decoderConfig
+	router     *linear
+	gateUp     *cgotorch.Tensor // [experts, 2*inner, width]
+	down       *cgotorch.Tensor // [experts, width, inner]
+	gateUpBias *cgotorch.Tensor // [experts, 2*inner], or nil
+	downBias   *cgotorch.Tensor // [experts, width], or nil
+	each       []expert         // the parameters of each expert; empty if one parameter has all of them
+}
+
+type expert struct {
+	gateUp []nn.Linear
+	down   nn.Linear
+}
+
+// few picks are computed from copies of their experts' weights, in products of fixed shapes.
+const fewPicks = 16
+
+// forward maps `in` [rows, width] to the weighted sum of what the picked experts make of each row.
+// On CUDA many picks in another dtype than bfloat16 wait for the device.
+func (e *experts) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		weights, picks := e.route(x, in)
+		n, top := in.Shape()[0], int64(e.c.experts.top)
+		var out *cgotorch.Tensor // [rows*top, width]
+		switch {
+		case x.Device().IsCUDA() && !training && n*top <= fewPicks:
+			out = e.fromCopies(x, in, picks)
+		default:
+			out = e.oneByOne(x, in, picks, training)
+		}
+		out = x.View(out, n, top, int64(e.c.width))
+		return x.SumDim(x.Mul(out, x.Unsqueeze(weights, 2)), []int64{1}, cgotorch.SumOptions{})
+	})
+}
+
+// route returns the weights of the picked experts, [rows, top] in float32, and their numbers, Int64
+// [rows, top].
+func (e *experts) route(x *cgotorch.Exec, in *cgotorch.Tensor) (weights, picks *cgotorch.Tensor) {
+	c := e.c.experts
+	scores := e.router.forward(x, in, false)
+	if scores.DType() != cgotorch.Float64 {
+		scores = x.To(scores, cgotorch.Float32)
+	}
+	if !c.softmaxOfTop {
+		scores = x.Softmax(scores, -1)
+	}
+	weights, picks = x.TopK(scores, c.top, -1, cgotorch.TopKOptions{})
+	switch {
+	case c.softmaxOfTop:
+		weights = x.Softmax(weights, -1)
+	case c.normalize:
+		weights = x.Div(weights, x.SumDim(weights, []int64{1}, cgotorch.SumOptions{KeepDim: true}))
+	}
+	return weights, picks
+}
+
+// fromCopies copies the weights of each pick. It does not wait for the device.
+func (e *experts) fromCopies(x *cgotorch.Exec, in, picks *cgotorch.Tensor) *cgotorch.Tensor {
+	n, top, width := in.Shape()[0], int64(e.c.experts.top), int64(e.c.width)
+	picks = x.Reshape(picks, -1)
+	column := x.Reshape(x.Expand(x.Unsqueeze(in, 1), n, top, width), n*top, width, 1)
+	product := func(weight, bias, column *cgotorch.Tensor) *cgotorch.Tensor {
+		out := x.Squeeze(x.BMM(x.IndexSelect(weight, 0, picks), column), 2)
+		if bias != nil {
+			out = x.Add(out, x.IndexSelect(bias, 0, picks))
+		}
+		return out
+	}
+	inner := e.c.activate(x, product(e.gateUp, e.gateUpBias, column))
+	return product(e.down, e.downBias, x.Unsqueeze(inner, 2))
+}
+
+// oneByOne runs each picked expert once, with all its rows. It waits for the picks.
+func (e *experts) oneByOne(x *cgotorch.Exec, in, picks *cgotorch.Tensor, training bool) *cgotorch.Tensor {
+	ids := cgotorch.ToSlice[int64](x, x.Detach(picks))
+	of := make([][]int64, e.c.experts.count)
+	for i, id := range ids {
+		of[id] = append(of[id], int64(i))
+	}
+	var parts []*cgotorch.Tensor
+	back, at := make([]int64, len(ids)), int64(0)
+	for id, places := range of {
+		if len(places) == 0 {
+			continue
+		}
+		from := make([]int64, len(places))
+		for k, place := range places {
+			from[k] = place / int64(e.c.experts.top)
+			back[place] = at
+			at++
+		}
+		parts = append(parts, x.Tidy(func() *cgotorch.Tensor {
+			return e.one(x, id, x.IndexSelect(in, 0, cgotorch.FromSlice(x, from, int64(len(from)))), training)
+		}))
+	}
+	return x.IndexSelect(x.Cat(parts, 0), 0, cgotorch.FromSlice(x, back, int64(len(back))))
+}
+
+// one runs one expert on `in` [n, width].
+func (e *experts) one(x *cgotorch.Exec, id int, in *cgotorch.Tensor, training bool) *cgotorch.Tensor {
+	if training && len(e.each) > 0 {
+		one := e.each[id]
+		gateUp := x.Cat([]*cgotorch.Tensor{one.gateUp[0].Forward(x, in), one.gateUp[1].Forward(x, in)}, 1)
+		return one.down.Forward(x, e.c.activate(x, gateUp))
+	}
+	row := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+		if t == nil {
+			return nil
+		}
+		return x.Select(t, 0, id)
+	}
+	inner := e.c.activate(x, x.Linear(in, row(e.gateUp), row(e.gateUpBias)))
+	return x.Linear(inner, row(e.down), row(e.downBias))
+}

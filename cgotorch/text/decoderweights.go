@@ -1,0 +1,227 @@
+package text
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// linear is a product with weights whose rows may come from several tensors of the files. In
+// generation one product computes all of them. In training each tensor has its own product, because
+// each is a parameter.
+type linear struct {
+	weight, bias *cgotorch.Tensor // [rows, in] and [rows]; bias is nil if there is none
+	parts        []nn.Linear      // views of both, one for each tensor of the files
+}
+
+// forward maps `in` [n, in] to [n, rows].
+func (l *linear) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *cgotorch.Tensor {
+	if !training || len(l.parts) == 1 {
+		return x.Linear(in, l.weight, l.bias)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		var all []*cgotorch.Tensor
+		for i := range l.parts {
+			all = append(all, l.parts[i].Forward(x, in))
+		}
+		return x.Cat(all, 1)
+	})
+}
+
+// maker makes the tensors of a decoder, in the order of the files. The Do owns them until keep.
+type maker struct {
+	x     *cgotorch.Exec
+	c     *decoderConfig
+	dtype cgotorch.DType
+	named []nn.Named         // with the names of the files
+	whole []*cgotorch.Tensor // tensors of which `named` has views
+}
+
+// tensor makes a tensor of its own.
+func (m *maker) tensor(name string, dtype cgotorch.DType, shape ...int) *cgotorch.Tensor {
+	t := m.empty(dtype, shape...)
+	m.add(name, t)
+	return t
+}
+
+func (m *maker) add(name string, t *cgotorch.Tensor) {
+	m.named = append(m.named, nn.Named{Name: name, Tensor: t})
+}
+
+func (m *maker) empty(dtype cgotorch.DType, shape ...int) *cgotorch.Tensor {
+	sizes := make([]int64, len(shape))
+	for i, n := range shape {
+		sizes[i] = int64(n)
+	}
+	t := m.x.Empty(dtype, sizes...)
+	m.whole = append(m.whole, t)
+	return t
+}
+
+// norm makes the weight of a norm, in float32 whatever the model's dtype is, or returns nil for a
+// norm that the family does not have. Files get it back in their dtype.
+func (m *maker) norm(prefix, name string, width int) *cgotorch.Tensor {
+	if name == "" {
+		return nil
+	}
+	return m.tensor(prefix+name+".weight", m.wide(), width)
+}
+
+// wide is the dtype of what is computed in float32 whatever the model's dtype is.
+func (m *maker) wide() cgotorch.DType {
+	if m.dtype == cgotorch.Float64 {
+		return cgotorch.Float64
+	}
+	return cgotorch.Float32
+}
+
+// linear makes a product. rows has the rows of each tensor of the files, or of all of them
+// together if the files have one.
+func (m *maker) linear(prefix string, names []string, in int, bias bool, rows ...int) *linear {
+	total := 0
+	for _, n := range rows {
+		total += n
+	}
+	if len(names) == 1 {
+		rows = []int{total}
+	}
+	l := &linear{weight: m.empty(m.dtype, total, in)}
+	if bias {
+		l.bias = m.empty(m.dtype, total)
+	}
+	at := 0
+	for i, name := range names {
+		part := nn.Linear{Weight: m.view(l.weight, at, rows[i])}
+		m.add(prefix+name+".weight", part.Weight)
+		if bias {
+			part.Bias = m.view(l.bias, at, rows[i])
+			m.add(prefix+name+".bias", part.Bias)
+		}
+		l.parts = append(l.parts, part)
+		at += rows[i]
+	}
+	return l
+}
+
+// view returns rows of a tensor, or the tensor itself if it has no others.
+func (m *maker) view(t *cgotorch.Tensor, from, rows int) *cgotorch.Tensor {
+	if int64(rows) == t.Shape()[0] {
+		return t
+	}
+	return m.x.Narrow(t, 0, from, rows)
+}
+
+// experts makes the experts of a layer. Files have two or three matrices for each expert, or one
+// tensor for all of them, whose matrices are then transposed.
+func (m *maker) experts(prefix string) *experts {
+	c, n := m.c, m.c.names
+	e := &experts{c: c, router: m.linear(prefix, []string{n.router}, c.width, c.experts.bias, c.experts.count)}
+	e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
+	e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
+	if !strings.Contains(n.expertDown, "%d") {
+		m.add(prefix+n.expertGateUp[0], m.x.Transpose(e.gateUp, 1, 2))
+		m.add(prefix+n.expertDown, m.x.Transpose(e.down, 1, 2))
+		e.gateUpBias = m.tensor(prefix+n.expertGateUp[0]+"_bias", m.dtype, c.experts.count, 2*c.experts.inner)
+		e.downBias = m.tensor(prefix+n.expertDown+"_bias", m.dtype, c.experts.count, c.width)
+		return e
+	}
+	for i := range c.experts.count {
+		gateUp := m.x.Select(e.gateUp, 0, i)
+		one := expert{down: nn.Linear{Weight: m.x.Select(e.down, 0, i)}}
+		for k, name := range n.expertGateUp {
+			part := nn.Linear{Weight: m.x.Narrow(gateUp, 0, k*c.experts.inner, c.experts.inner)}
+			m.add(prefix+fmt.Sprintf(name, i)+".weight", part.Weight)
+			one.gateUp = append(one.gateUp, part)
+		}
+		m.add(prefix+fmt.Sprintf(n.expertDown, i)+".weight", one.down.Weight)
+		e.each = append(e.each, one)
+	}
+	return e
+}
+
+// layer makes the tensors of one layer.
+func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
+	c, n := m.c, m.c.names
+	d := &decoderLayer{c: c, layerConfig: l}
+	d.beforeMix = m.norm(prefix, n.beforeMix, c.width)
+	d.qkv = m.linear(prefix, n.qkv, c.width, c.queryBias, c.heads*c.head, c.keyHeads*c.head, c.keyHeads*c.head)
+	switch c.headNorm {
+	case eachHead:
+		d.queryNorm, d.keyNorm = m.norm(prefix, n.queryNorm, c.head), m.norm(prefix, n.keyNorm, c.head)
+	case allHeads:
+		d.queryNorm, d.keyNorm = m.norm(prefix, n.queryNorm, c.heads*c.head), m.norm(prefix, n.keyNorm, c.keyHeads*c.head)
+	}
+	if c.sinks {
+		d.sinks = m.tensor(prefix+n.sinks, m.dtype, c.heads)
+	}
+	d.out = m.linear(prefix, []string{n.out}, c.heads*c.head, c.outBias, c.width)
+	d.afterMix = m.norm(prefix, n.afterMix, c.width)
+	d.beforeFeed = m.norm(prefix, n.beforeFeed, c.width)
+	if l.sparse {
+		d.experts = m.experts(prefix)
+	} else {
+		d.gateUp = m.linear(prefix, n.gateUp, c.width, c.innerBias, c.inner, c.inner)
+		d.down = m.linear(prefix, []string{n.down}, c.inner, c.innerBias, c.width)
+	}
+	d.afterFeed = m.norm(prefix, n.afterFeed, c.width)
+	return d
+}
+
+// decoder makes all tensors. Their values are undefined.
+func (m *maker) decoder() *decoder {
+	prefix := m.c.names.prefix[0]
+	d := &decoder{c: m.c, dtype: m.dtype, wide: m.wide(), embed: m.tensor(prefix+"embed_tokens.weight", m.dtype, m.c.vocab, m.c.width)}
+	for i, l := range m.c.layers {
+		d.layers = append(d.layers, m.layer(fmt.Sprintf("%slayers.%d.", prefix, i), l))
+	}
+	d.norm = m.norm(prefix, "norm", m.c.width)
+	d.head = d.embed
+	if !m.c.tied {
+		d.head = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
+	}
+	d.Weights, d.whole = m.named, m.whole
+	return d
+}
+
+// keep hands the tensors out of the Do.
+func (m *maker) keep() {
+	for _, t := range m.whole {
+		m.x.Keep(t)
+	}
+	for _, n := range m.named {
+		m.x.Keep(n.Tensor)
+	}
+}
+
+// randomize draws the weights on the device, as transformers draws those of a new model: a normal
+// distribution for matrices, 1 for norms and 0 for biases and sinks. It leaves the random numbers
+// of the process as they are.
+func (d *decoder) randomize(x *cgotorch.Exec, seed uint64) (err error) {
+	device := x.Device()
+	state, err := cgotorch.GeneratorState(device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(device, state)) }()
+	if err := cgotorch.Seed(seed); err != nil {
+		return err
+	}
+	for _, n := range d.Weights {
+		switch {
+		case strings.HasSuffix(n.Name, "norm.weight"):
+			value := 1.0
+			if d.c.normOffset {
+				value = 0
+			}
+			nn.Constant(x, n.Tensor, value)
+		case strings.HasSuffix(n.Name, "bias"), strings.HasSuffix(n.Name, "sinks"):
+			nn.Constant(x, n.Tensor, 0)
+		default:
+			nn.Normal(x, n.Tensor, 0, d.c.deviation)
+		}
+	}
+	return nil
+}

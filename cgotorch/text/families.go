@@ -1,0 +1,216 @@
+package text
+
+import (
+	"encoding/json"
+	"math"
+)
+
+// family is what the models of one model_type share. Fields of config.json that a file lacks get
+// the values of Hugging Face's transformers.
+type family struct {
+	vocab, context, keyHeads, head int // 0 for keyHeads means num_attention_heads; for head, hidden_size over heads
+	eps                            float64
+	theta, localTheta              float64 // localTheta is that of layers with a window; 0 means theta
+	yarn                           bool    // without rope_parameters
+	activation                     string
+	tied                           bool
+	window                         windowRule
+	slide                          int // sliding_window
+	names                          names
+	differ                         func(h hubConfig, c *decoderConfig) // what the fields above do not say
+}
+
+// windowRule says which layers have a sliding window when config.json has no layer_types.
+type windowRule int
+
+const (
+	noWindow      windowRule = iota
+	allLayers                // if sliding_window is there
+	fromLayer                // from max_window_layers on, if use_sliding_window is set
+	allIfUsed                // all, if use_sliding_window is set
+	everySecond              // layers 0, 2, 4, …
+	allButPattern            // all but every sixth, or what sliding_window_pattern says
+)
+
+// names are the names of a layer's tensors in the files, without "model.layers.N." and ".weight".
+// A product of several tensors lists them in the order of its rows.
+type names struct {
+	qkv, gateUp           []string
+	out, down             string
+	queryNorm, keyNorm    string
+	beforeMix, afterMix   string // norms around attention
+	beforeFeed, afterFeed string // norms around the feed-forward layer
+	router                string
+	expertGateUp          []string // %d is the number of the expert; without it one tensor holds all experts
+	expertDown            string
+	sinks                 string
+	prefix                []string // of all names but the head's; the first is written, the others are read too
+}
+
+var (
+	llamaNames = names{
+		qkv: []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, out: "self_attn.o_proj",
+		gateUp: []string{"mlp.gate_proj", "mlp.up_proj"}, down: "mlp.down_proj",
+		beforeMix: "input_layernorm", beforeFeed: "post_attention_layernorm", prefix: []string{"model."},
+	}
+	qwenNames  = llamaNames.with(func(n *names) { n.queryNorm, n.keyNorm = "self_attn.q_norm", "self_attn.k_norm" })
+	gemmaNames = llamaNames.with(func(n *names) {
+		n.afterMix, n.beforeFeed, n.afterFeed = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+	})
+	gemma3Names = gemmaNames.with(func(n *names) {
+		n.queryNorm, n.keyNorm = "self_attn.q_norm", "self_attn.k_norm"
+		n.prefix = []string{"model.", "language_model.model.", "model.language_model."}
+	})
+)
+
+func (n names) with(change func(n *names)) names {
+	change(&n)
+	return n
+}
+
+// families is the table of what model families do differently. A new family is a row here.
+var families = map[string]family{
+	"llama":   {vocab: 32000, context: 2048, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames},
+	"mistral": {vocab: 32000, context: 131072, keyHeads: 8, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: allLayers, slide: 4096, differ: noBias},
+	"qwen2": {vocab: 151936, context: 32768, keyHeads: 32, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: fromLayer, slide: 4096,
+		differ: func(h hubConfig, c *decoderConfig) { c.queryBias, c.outBias, c.innerBias = true, false, false }},
+	"qwen3": {vocab: 151936, context: 32768, keyHeads: 32, head: 128, eps: 1e-6, theta: 10000, activation: "silu", names: qwenNames, window: fromLayer, slide: 4096,
+		differ: func(h hubConfig, c *decoderConfig) { c.headNorm, c.innerBias = eachHead, false }},
+	"gemma2": {vocab: 256000, context: 8192, keyHeads: 4, head: 256, eps: 1e-6, theta: 10000, activation: "gelu_pytorch_tanh", tied: true, names: gemmaNames,
+		window: everySecond, slide: 4096, differ: func(h hubConfig, c *decoderConfig) {
+			gemma(h, c)
+			c.scoreCap, c.logitCap = or(h.ScoreCap, 50), or(h.LogitCap, 30)
+		}},
+	"gemma3_text": gemma3,
+	"gemma3":      gemma3,
+	"phi3": {vocab: 32064, context: 4096, eps: 1e-5, theta: 10000, activation: "silu", window: allLayers, differ: noBias,
+		names: llamaNames.with(func(n *names) {
+			n.qkv, n.gateUp = []string{"self_attn.qkv_proj"}, []string{"mlp.gate_up_proj"}
+		})},
+	"olmo2": {vocab: 50304, context: 2048, eps: 1e-5, theta: 10000, activation: "silu",
+		names: qwenNames.with(func(n *names) {
+			n.beforeMix, n.beforeFeed, n.afterMix, n.afterFeed = "", "", "post_attention_layernorm", "post_feedforward_layernorm"
+		}),
+		differ: func(h hubConfig, c *decoderConfig) {
+			c.headNorm, c.normBefore, c.normAfter, c.innerBias = allHeads, false, true, false
+		}},
+	"mixtral": {vocab: 32000, context: 131072, keyHeads: 8, eps: 1e-5, theta: 1e6, activation: "silu", window: allLayers,
+		names: llamaNames.with(func(n *names) {
+			n.router, n.expertDown = "block_sparse_moe.gate", "block_sparse_moe.experts.%d.w2"
+			n.expertGateUp = []string{"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3"}
+		}),
+		differ: func(h hubConfig, c *decoderConfig) {
+			noBias(h, c)
+			c.sparse(expertConfig{count: or(h.LocalExperts, 8), top: or(h.Top, 2), inner: c.inner, normalize: true}, nil)
+		}},
+	"qwen3_moe": {vocab: 151936, context: 32768, keyHeads: 4, eps: 1e-6, theta: 10000, activation: "silu", window: allIfUsed, slide: 4096,
+		names: qwenNames.with(func(n *names) {
+			n.router, n.expertDown = "mlp.gate", "mlp.experts.%d.down_proj"
+			n.expertGateUp = []string{"mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj"}
+		}),
+		differ: func(h hubConfig, c *decoderConfig) {
+			c.headNorm, c.innerBias = eachHead, false
+			inner := h.ExpertInner
+			if inner == 0 {
+				inner = 768
+			}
+			step := max(1, or(h.SparseStep, 1))
+			c.sparse(expertConfig{count: or(h.Experts, 128), top: or(h.Top, 8), inner: inner, normalize: h.NormTop}, func(layer int) bool {
+				return (layer+1)%step != 0
+			})
+			for _, layer := range h.DenseLayers {
+				if layer >= 0 && layer < len(c.layers) {
+					c.layers[layer].sparse = false
+				}
+			}
+		}},
+	"gpt_oss": {vocab: 201088, context: 131072, keyHeads: 8, head: 64, eps: 1e-5, theta: 150000, yarn: true, activation: "silu", window: everySecond, slide: 128,
+		names: llamaNames.with(func(n *names) {
+			n.router, n.sinks = "mlp.router", "self_attn.sinks"
+			n.expertGateUp, n.expertDown = []string{"mlp.experts.gate_up_proj"}, "mlp.experts.down_proj"
+		}),
+		differ: func(h hubConfig, c *decoderConfig) {
+			bias := or(h.Bias, true)
+			c.queryBias, c.outBias, c.innerBias, c.sinks, c.activation = bias, bias, false, true, "clamped"
+			c.sparse(expertConfig{count: or(h.LocalExperts, 128), top: or(h.Top, 4), inner: c.inner, softmaxOfTop: true, bias: true}, nil)
+		}},
+}
+
+// gemma3 is also the text model of a folder with vision, whose config.json has a text_config.
+var gemma3 = family{vocab: 262208, context: 131072, keyHeads: 4, head: 256, eps: 1e-6, theta: 1e6, localTheta: 10000, activation: "gelu_pytorch_tanh", tied: true,
+	names: gemma3Names, window: allButPattern, slide: 4096, differ: func(h hubConfig, c *decoderConfig) {
+		gemma(h, c)
+		c.headNorm, c.scoreCap, c.logitCap = eachHead, or(h.ScoreCap, 0), or(h.LogitCap, 0)
+	}}
+
+// gemma has what the Gemma families share.
+func gemma(h hubConfig, c *decoderConfig) {
+	c.normOffset, c.normAfter, c.innerBias = true, true, false
+	c.embedScale = root2(c.width)
+	c.queryScale = 1 / math.Sqrt(or(h.QueryScale, 256))
+}
+
+func noBias(_ hubConfig, c *decoderConfig) { c.queryBias, c.outBias, c.innerBias = false, false, false }
+
+// sparse gives all layers experts but those that `dense` names.
+func (c *decoderConfig) sparse(e expertConfig, dense func(layer int) bool) {
+	c.experts = e
+	for i := range c.layers {
+		c.layers[i].sparse = dense == nil || !dense(i)
+	}
+}
+
+// windows sets the window of each layer.
+func (f family) windows(h hubConfig, layers []layerConfig) error {
+	window := f.slide
+	if len(h.Window) > 0 {
+		window = 0 // null is none
+		if err := json.Unmarshal(h.Window, &window); err != nil {
+			return refused("sliding_window is %.40s, want a number or null", h.Window)
+		}
+	}
+	if window < 0 {
+		return refused("sliding_window is %d, want at least 1", window)
+	}
+	if h.Bidirectional {
+		return refused("use_bidirectional_attention is true, and a decoder's tokens see no later ones")
+	}
+	if len(h.LayerTypes) > 0 && f.window != allLayers && f.window != noWindow && f.window != allIfUsed {
+		if len(h.LayerTypes) != len(layers) {
+			return refused("layer_types has %d entries, and num_hidden_layers is %d", len(h.LayerTypes), len(layers))
+		}
+		for i, kind := range h.LayerTypes {
+			switch kind {
+			case "sliding_attention":
+				layers[i].window = window
+			case "full_attention":
+			default:
+				return refused("layer_types has %q, and only full_attention and sliding_attention are known", kind)
+			}
+		}
+		return nil
+	}
+	pattern := or(h.WindowPattern, 6)
+	if pattern < 1 {
+		return refused("sliding_window_pattern is %d, want at least 1", pattern)
+	}
+	for i := range layers {
+		var has bool
+		switch f.window {
+		case allLayers:
+			has = true
+		case allIfUsed:
+			has = h.UseWindow
+		case fromLayer:
+			has = h.UseWindow && i >= or(h.MaxWindowLayers, 28)
+		case everySecond:
+			has = i%2 == 0
+		case allButPattern:
+			has = (i+1)%pattern != 0
+		}
+		if has {
+			layers[i].window = window
+		}
+	}
+	return nil
+}

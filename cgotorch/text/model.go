@@ -1,0 +1,167 @@
+package text
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+)
+
+// Options are the options of [Open]. The zero value is good for one conversation.
+type Options struct {
+	DType  cgotorch.DType   // of the weights on the device; 0 means the dtype that config.json tells, or else that of the files
+	Stream *cgotorch.Stream // on which conversations run; nil means a stream of the model's own
+
+	// Context is the largest number of tokens of a conversation. 0 means what config.json tells, but
+	// at most 8192.
+	Context int
+	// CacheTokens is the number of tokens for which the cache has pages, all conversations together.
+	// 0 means Context.
+	CacheTokens int
+
+	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
+	// needs no more than a config.json. Such a model shows what a machine can do, and answers
+	// nonsense.
+	RandomWeights uint64
+}
+
+// Model is a decoder with its tokenizer, on one device. It may be used from any goroutine.
+type Model struct {
+	// Weights are the tensors of the model, with the names of its files. They are the parameters
+	// that an optimizer trains.
+	Weights []nn.Named `state:",named"`
+	// Tokenizer is that of the folder, or nil if the folder has no tokenizer.json.
+	Tokenizer *tokenizer.Tokenizer
+
+	folder  string
+	d       *decoder
+	pages   *pages
+	stream  *cgotorch.Stream
+	own     bool // the stream is the model's
+	context int
+}
+
+// Open makes a model of a folder as Hugging Face's save_pretrained writes it. It reads config.json,
+// generation_config.json, tokenizer.json, and the weights in safetensors files. It waits for the
+// device. The caller must Close the model.
+//
+// Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
+// qwen3_moe and gpt_oss. It fails with [cgotorch.ErrInvalidArgument] for another model_type, for
+// weights that are quantised, and if a tensor is missing, unknown or of another shape. It fails with
+// [cgotorch.ErrOutOfMemory] if the model needs more memory than the device has. Errors name the
+// file, and the field or tensor.
+func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
+	c, err := readDecoderConfig(folder)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{folder: folder, stream: o.Stream, context: o.Context}
+	if path := filepath.Join(folder, "tokenizer.json"); exists(path) {
+		if m.Tokenizer, err = tokenizer.Open(path); err != nil {
+			return nil, fmt.Errorf("text: %w", err)
+		}
+	}
+	if m.context == 0 {
+		m.context = min(c.context, 8192)
+	}
+	if m.context < 1 || m.context > c.context {
+		return nil, fmt.Errorf("text: Context is %d, and the model takes 1 to %d tokens: %w", m.context, c.context, cgotorch.ErrInvalidArgument)
+	}
+	if o.CacheTokens == 0 {
+		o.CacheTokens = m.context
+	}
+	if m.stream == nil {
+		m.own = true
+		if m.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text"}); err != nil {
+			return nil, err
+		}
+	} else if m.stream.Device() != device {
+		return nil, fmt.Errorf("text: Options.Stream is of %v, and the model is to be on %v: %w", m.stream.Device(), device, cgotorch.ErrInvalidArgument)
+	}
+	if err := m.stream.Do(func(x *cgotorch.Exec) error { return m.make(x, c, o) }); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// make makes the tensors, and loads or draws their values.
+func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
+	x = plain(x)
+	files := weights{}
+	if o.RandomWeights == 0 {
+		paths, err := weightFiles(m.folder)
+		if err != nil {
+			return err
+		}
+		files, err = openWeights(paths)
+		defer files.close()
+		if err != nil {
+			return err
+		}
+	}
+	dtype := o.DType
+	if dtype == 0 {
+		dtype = c.dtype
+	}
+	if dtype == 0 {
+		dtype = files.dtype()
+	}
+	switch dtype {
+	case cgotorch.Float32, cgotorch.BFloat16, cgotorch.Float16, cgotorch.Float64:
+	default:
+		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
+	}
+	mk := &maker{x: x, c: c, dtype: dtype}
+	m.d = mk.decoder()
+	mk.keep()
+	m.Weights = m.d.Weights
+	if o.RandomWeights != 0 {
+		return m.d.randomize(x, o.RandomWeights)
+	}
+	return m.d.load(x, files)
+}
+
+// Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids
+// is a whole sequence. Autograd records the pass if x records and a weight requires a gradient: see
+// [cgotorch.Tensor.SetRequiresGrad]. Forward does not use the cache. It waits for the device if the
+// model has experts.
+func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	const where = "Model.Forward"
+	wantIDs(x, where, ids, nil)
+	x = x.NoAutocast()
+	shape := ids.Shape()
+	if n := int(shape[1]); n > m.d.c.context {
+		refuse(x, where, "ids has %d tokens in a row, and the model takes at most %d", n, m.d.c.context)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		p := m.d.wholePass(x, int(shape[0]), int(shape[1]), true)
+		logits := m.d.logits(x, m.d.hidden(x, p, x.Reshape(ids, -1)))
+		return x.View(logits, shape[0], shape[1], -1)
+	})
+}
+
+// Close frees the model's tensors. Close its conversations first. A second Close does nothing.
+func (m *Model) Close() error {
+	if m == nil || m.stream == nil {
+		return nil
+	}
+	var errs []error
+	if m.d != nil {
+		errs = append(errs, m.d.close())
+	}
+	errs = append(errs, m.pages.close())
+	if m.own {
+		errs = append(errs, m.stream.Close())
+	}
+	m.stream = nil
+	return errors.Join(errs...)
+}

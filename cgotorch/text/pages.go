@@ -1,0 +1,5 @@
+package text
+
+type pages struct{}
+
+func (p *pages) close() error { return nil }
