@@ -6,7 +6,7 @@
 //	o := text.LoadOptions{SwitchOptions: text.SwitchOptions{DType: cgotorch.BFloat16}}
 //	m, err := text.LoadSwitch(x, o, "switch-base-8")
 //	…
-//	tokens, err := m.Generate(ctx, x, ids, mask, text.GenerateOptions{MaxNewTokens: 32})
+//	tokens, err := m.Generate(ctx, x, ids, mask, text.SwitchGenerateOptions{MaxNewTokens: 32})
 //
 // [Switch.Logits] is the whole forward pass, and [Switch.Generate] decodes greedily. Each block
 // ends with a [FeedForward]. A FeedForward is dense, or it routes tokens to experts.

@@ -19,7 +19,7 @@ func ExampleSwitch_Generate() {
 		m := text.NewSwitch(x, config, text.SwitchOptions{})
 		defer nn.Close(m)
 		ids := cgotorch.FromSlice(x, []int64{21, 34, 55, 1}, 1, 4)
-		answers, err := m.Generate(context.Background(), x, ids, nil, text.GenerateOptions{MaxNewTokens: 5})
+		answers, err := m.Generate(context.Background(), x, ids, nil, text.SwitchGenerateOptions{MaxNewTokens: 5})
 		if err != nil {
 			return err
 		}

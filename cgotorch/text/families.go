@@ -115,7 +115,7 @@ var families = map[string]family{
 				inner = 768
 			}
 			step := max(1, or(h.SparseStep, 1))
-			c.sparse(expertConfig{count: or(h.Experts, 128), top: or(h.Top, 8), inner: inner, normalize: h.NormTop}, func(layer int) bool {
+			c.sparse(expertConfig{count: or(h.Experts, or(h.LocalExperts, 128)), top: or(h.Top, 8), inner: inner, normalize: h.NormTop}, func(layer int) bool {
 				return (layer+1)%step != 0
 			})
 			for _, layer := range h.DenseLayers {

@@ -7,9 +7,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// GenerateOptions are the options of [Switch.Generate]. The zero value decodes at most 128 tokens
+// SwitchGenerateOptions are the options of [Switch.Generate]. The zero value decodes at most 128 tokens
 // with the model's own step.
-type GenerateOptions struct {
+type SwitchGenerateOptions struct {
 	MaxNewTokens int // largest number of tokens of an answer, with the token that ends the answer; 0 means 128
 	// Cache is the [Cache] to use. It must have been made for as many sequences as `ids` has, and for
 	// at least MaxNewTokens tokens. Its Source must be at least the length of a row of `ids`. If
@@ -33,7 +33,7 @@ type GenerateOptions struct {
 //
 // Generate fails with the cause of ctx when ctx ends. It fails with [cgotorch.ErrInvalidArgument]
 // if o.Cache is too small, or was made for a different number of sequences than `ids` has.
-func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgotorch.Tensor, o GenerateOptions) ([][]int64, error) {
+func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgotorch.Tensor, o SwitchGenerateOptions) ([][]int64, error) {
 	const where = "Switch.Generate"
 	x = plain(x)
 	wantIDs(x, where, ids, mask)

@@ -40,9 +40,13 @@ type Model struct {
 	folder  string
 	d       *decoder
 	pages   *pages
+	lane    *lane
 	stream  *cgotorch.Stream
 	own     bool // the stream is the model's
 	context int
+
+	generation generationConfig
+	eos        []int64 // tokens that end an answer
 }
 
 // Open makes a model of a folder as Hugging Face's save_pretrained writes it. It reads config.json,
@@ -59,7 +63,11 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{folder: folder, stream: o.Stream, context: o.Context}
+	generation, eos, err := readGenerationConfig(folder, c.eos)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{generation: generation, eos: eos, folder: folder, stream: o.Stream, context: o.Context}
 	if path := filepath.Join(folder, "tokenizer.json"); exists(path) {
 		if m.Tokenizer, err = tokenizer.Open(path); err != nil {
 			return nil, fmt.Errorf("text: %w", err)
@@ -124,6 +132,9 @@ func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
 	m.d = mk.decoder()
 	mk.keep()
 	m.Weights = m.d.Weights
+	spans := m.d.spans(m.context)
+	m.pages = newPages(x, m.d, pagesFor(spans)*((o.CacheTokens+m.context-1)/m.context))
+	m.lane = newLane(x, m.d, m.pages, spans, m.context)
 	if o.RandomWeights != 0 {
 		return m.d.randomize(x, o.RandomWeights)
 	}
@@ -158,7 +169,7 @@ func (m *Model) Close() error {
 	if m.d != nil {
 		errs = append(errs, m.d.close())
 	}
-	errs = append(errs, m.pages.close())
+	errs = append(errs, m.lane.close(), m.pages.close())
 	if m.own {
 		errs = append(errs, m.stream.Close())
 	}

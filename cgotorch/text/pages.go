@@ -1,5 +1,175 @@
 package text
 
-type pages struct{}
+import (
+	"errors"
+	"fmt"
+	"sync"
 
-func (p *pages) close() error { return nil }
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// pageTokens is the number of tokens of a page.
+const pageTokens = 16
+
+// pages is the memory of the cache. A page has the keys and values of pageTokens tokens in one
+// layer. Page 0 belongs to nobody: tables name it where a sequence has no page.
+type pages struct {
+	keys, values *cgotorch.Tensor // [pages, pageTokens, keyHeads, head]
+
+	mu   sync.Mutex
+	free []int64
+	all  int
+}
+
+// newPages makes a pool of n pages besides page 0, all of them free.
+func newPages(x *cgotorch.Exec, d *decoder, n int) *pages {
+	shape := []int64{int64(n) + 1, pageTokens, int64(d.c.keyHeads), int64(d.c.head)}
+	p := &pages{keys: x.Keep(x.Zeros(d.dtype, shape...)), values: x.Keep(x.Zeros(d.dtype, shape...)), all: n}
+	for i := n; i > 0; i-- {
+		p.free = append(p.free, int64(i))
+	}
+	return p
+}
+
+// take returns n pages, or [cgotorch.ErrOutOfMemory].
+func (p *pages) take(n int) ([]int64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n > len(p.free) {
+		return nil, fmt.Errorf("text: the cache has %d of %d pages free, and %d more are needed: close a conversation, or open the model with more CacheTokens: %w",
+			len(p.free), p.all, n, cgotorch.ErrOutOfMemory)
+	}
+	taken := append([]int64(nil), p.free[len(p.free)-n:]...)
+	p.free = p.free[:len(p.free)-n]
+	return taken, nil
+}
+
+// give takes pages back. Page 0 is passed over.
+func (p *pages) give(pages []int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, page := range pages {
+		if page != 0 {
+			p.free = append(p.free, page)
+		}
+	}
+}
+
+func (p *pages) bytes() int64 {
+	return 2 * p.keys.Numel() * int64(p.keys.DType().Size())
+}
+
+func (p *pages) close() error {
+	if p == nil {
+		return nil
+	}
+	return errors.Join(p.keys.Close(), p.values.Close())
+}
+
+// span is a set of layers that see equally far, so that they keep the same tokens.
+type span struct {
+	window int // 0 is all tokens
+	layers []int
+	width  int // blocks of pageTokens tokens that are kept at most
+}
+
+// spans groups the layers of a decoder. A window keeps what the tokens of one pass can see.
+func (d *decoder) spans(context int) (all []span) {
+	of := map[int]int{}
+	for i, l := range d.c.layers {
+		at, ok := of[l.window]
+		if !ok {
+			at = len(all)
+			of[l.window] = at
+			width := blocksOf(context)
+			if l.window > 0 {
+				width = min(width, blocksOf(l.window-1+promptTokens)+1)
+			}
+			all = append(all, span{window: l.window, width: width})
+		}
+		all[at].layers = append(all[at].layers, i)
+	}
+	return all
+}
+
+// blocksOf returns the number of blocks that n tokens fill.
+func blocksOf(n int) int { return (n + pageTokens - 1) / pageTokens }
+
+// pagesFor returns the number of pages of a sequence that is as long as it may be.
+func pagesFor(spans []span) (n int) {
+	for _, s := range spans {
+		n += s.width * len(s.layers)
+	}
+	return n
+}
+
+// pageTable says in which pages the tokens of a sequence lie, in the layers of one span.
+type pageTable struct {
+	span
+	first int       // the block that entry 0 stands for; earlier ones are out of the window
+	pages [][]int64 // [layer][block]
+}
+
+func newPageTables(spans []span) (tables []pageTable) {
+	for _, s := range spans {
+		tables = append(tables, pageTable{span: s, pages: make([][]int64, len(s.layers))})
+	}
+	return tables
+}
+
+// keeps reports whether no key is lost that the token after `tokens` tokens sees.
+func (t *pageTable) keeps(tokens int) bool {
+	if t.window == 0 {
+		return true
+	}
+	return t.first*pageTokens <= max(0, tokens-t.window+1)
+}
+
+// cut gives the pages behind a number of tokens back.
+func (t *pageTable) cut(p *pages, tokens int) {
+	keep := max(0, blocksOf(tokens)-t.first)
+	for i, pages := range t.pages {
+		if len(pages) > keep {
+			p.give(pages[keep:])
+			t.pages[i] = pages[:keep]
+		}
+	}
+	if tokens == 0 {
+		t.first = 0
+	}
+}
+
+// grow makes room for tokens `from` up to `to`, and gives back what no later token sees. It returns
+// the pages that are new, and reports whether the table has changed. On an error nothing is new.
+func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, changed bool, err error) {
+	if t.window > 0 {
+		if first := max(0, from-t.window+1) / pageTokens; first > t.first {
+			for i, pages := range t.pages {
+				out := min(first-t.first, len(pages))
+				p.give(pages[:out])
+				t.pages[i] = pages[out:]
+			}
+			t.first, changed = first, true
+		}
+	}
+	missing := blocksOf(to) - t.first - len(t.pages[0])
+	if missing <= 0 {
+		return nil, changed, nil
+	}
+	if fresh, err = p.take(missing * len(t.layers)); err != nil {
+		return nil, changed, err
+	}
+	for i := range t.pages {
+		t.pages[i] = append(t.pages[i], fresh[i*missing:(i+1)*missing]...)
+	}
+	return fresh, true, nil
+}
+
+// flat returns the table as it lies on the device, [layers, width], with page 0 where there is none.
+func (t *pageTable) flat() []int64 {
+	all := make([]int64, len(t.layers)*t.width)
+	for i, pages := range t.pages {
+		copy(all[i*t.width:], pages)
+	}
+	return all
+}

@@ -3,6 +3,7 @@ package text
 import (
 	"encoding/json"
 	"math"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -176,10 +177,10 @@ func (r hubRope) longrope(c *decoderConfig, out *ropeConfig) error {
 	return nil
 }
 
-// changes reports whether the rotation of a sequence's first tokens changes when the sequence grows
-// from `from` to `to` tokens. Keys that are cached are then wrong.
-func (r ropeConfig) changes(from, to int) bool {
-	return r.kind == "longrope" && from > 0 && from <= r.original && to > r.original
+// long reports whether rotations are those of a long sequence. When a sequence becomes long, the
+// rotation of its first tokens changes, and their cached keys are then wrong.
+func (c *decoderConfig) long(tokens int) bool {
+	return slices.ContainsFunc(c.ropes, func(r ropeConfig) bool { return r.kind == "longrope" && tokens > r.original })
 }
 
 // frequencies returns the angle of one position for each pair of elements, float32 [width/2]. The

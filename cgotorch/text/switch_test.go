@@ -137,11 +137,11 @@ func TestSwitch_Refuses(t *testing.T) {
 		{"more tokens than the cache", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
 			c := m.NewCache(x, text.CacheOptions{Batch: 2, Source: 3, Capacity: 1})
 			x.AtEnd(func() { c.Close() })
-			_, err := m.Generate(context.Background(), x, ids, nil, text.GenerateOptions{Cache: c, MaxNewTokens: 5})
+			_, err := m.Generate(context.Background(), x, ids, nil, text.SwitchGenerateOptions{Cache: c, MaxNewTokens: 5})
 			cgotorch.Check(err)
 		}, "made for 1 tokens, and MaxNewTokens is 5"},
 		{"tokens below 0", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
-			_, err := m.Generate(context.Background(), x, ids, nil, text.GenerateOptions{MaxNewTokens: -1})
+			_, err := m.Generate(context.Background(), x, ids, nil, text.SwitchGenerateOptions{MaxNewTokens: -1})
 			cgotorch.Check(err)
 		}, "MaxNewTokens is -1"},
 	} {

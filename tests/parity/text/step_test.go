@@ -241,7 +241,7 @@ func TestSwitch_Generate(t *testing.T) {
 				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					m := model(t, x, f, config, text.SwitchOptions{})
 					ids, mask, _ := r.inputs(x)
-					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
+					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.SwitchGenerateOptions) [][]int64 {
 						m.Config.EOSTokenID = eos
 						return must.Get(m.Generate(context.Background(), x, ids, mask, o))(t)
 					}
@@ -250,7 +250,7 @@ func TestSwitch_Generate(t *testing.T) {
 							t.Errorf("%s: got %v, want %v", what, got, want)
 						}
 					}
-					o := text.GenerateOptions{MaxNewTokens: 12}
+					o := text.SwitchGenerateOptions{MaxNewTokens: 12}
 					want("open", generate(nil, ids, mask, o), f.Generated.Open)
 					want("ended", generate([]int{f.Generated.EOS}, ids, mask, o), ended)
 					o.Cache = m.NewCache(x, text.CacheOptions{Batch: 2, Capacity: 12, Source: 9})
@@ -259,7 +259,7 @@ func TestSwitch_Generate(t *testing.T) {
 						want("cache", generate(nil, ids, mask, o), f.Generated.Open)
 					}
 					for i := range r.IDs {
-						got := generate(nil, x.Narrow(ids, 0, i, 1), x.Narrow(mask, 0, i, 1), text.GenerateOptions{MaxNewTokens: 12})
+						got := generate(nil, x.Narrow(ids, 0, i, 1), x.Narrow(mask, 0, i, 1), text.SwitchGenerateOptions{MaxNewTokens: 12})
 						want("one", got, f.Generated.Open[i:i+1])
 					}
 					steps := 0
@@ -288,7 +288,7 @@ func TestSwitch_Generate_Canceled(t *testing.T) {
 			cancel(cause)
 			return m.Step(x, c)
 		}
-		_, err := m.Generate(ctx, x, ids, mask, text.GenerateOptions{MaxNewTokens: 100, Step: step})
+		_, err := m.Generate(ctx, x, ids, mask, text.SwitchGenerateOptions{MaxNewTokens: 100, Step: step})
 		return err
 	})
 	if !errors.Is(err, cause) {

@@ -1,0 +1,223 @@
+package text
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// answer is the state of one Generate. The device is one step ahead of the host: while the host
+// reads a token, the device computes the next one.
+type answer struct {
+	c      *Conversation
+	o      GenerateOptions
+	f      features
+	most   int     // tokens of the answer
+	prompt []int64 // the conversation before the answer
+	made   []int64 // tokens of the answer that the host knows
+	ahead  bool    // the layers have been given the last token that was sampled
+	late   *cgotorch.HostRead
+	err    error // of a step ahead, for the next call
+	text   *answerText
+}
+
+func (c *Conversation) newAnswer(prompt []int64, o GenerateOptions) (*answer, error) {
+	a := &answer{c: c, prompt: slices.Clone(prompt)}
+	var err error
+	if a.o, err = o.filled(c.m); err != nil {
+		return nil, err
+	}
+	a.f = a.o.features(c.m.d.c.vocab)
+	room := c.m.context - len(prompt)
+	switch {
+	case len(prompt) == 0:
+		return nil, refused("the prompt is empty")
+	case room < 1:
+		return nil, refused("the prompt has %d tokens, and Options.Context is %d, with the answer", len(prompt), c.m.context)
+	}
+	a.most = room
+	if a.o.MaxTokens > 0 {
+		a.most = min(a.o.MaxTokens, room)
+	}
+	for i, id := range prompt {
+		if id < 0 || id >= int64(c.m.d.c.vocab) {
+			return nil, refused("token %d of the prompt is %d, and the model has tokens 0 to %d", i, id, c.m.d.c.vocab-1)
+		}
+	}
+	a.text = newAnswerText(c.m.Tokenizer, a.o.Stop)
+	return a, nil
+}
+
+func (a *answer) close() { a.late.Close() }
+
+// start runs what the cache lacks of the prompt and of the answer so far, and samples a token.
+func (a *answer) start(ctx context.Context) error {
+	c := a.c
+	tokens := slices.Concat(a.prompt, a.made)
+	keep := c.shared(tokens)
+	for keep < len(tokens) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		to := min(len(tokens), keep+promptTokens)
+		err := c.do(func(x *cgotorch.Exec, l *lane) error {
+			c.cut(keep)
+			l.loaded, c.long = nil, c.m.d.c.long(len(tokens))
+			if err := c.grow(x, l, keep, to); err != nil {
+				return err
+			}
+			l.upload(x, c.tables)
+			l.turn(x, len(tokens))
+			logits := l.prompt(x, tokens[keep:to], keep, c.live(to), to == len(tokens))
+			if logits == nil {
+				return nil
+			}
+			if err := a.load(x, l); err != nil {
+				return err
+			}
+			l.sample(x, a.f, logits)
+			l.loaded, a.late = c, x.ReadAsync(l.sampler.result)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		c.tokens = append(c.tokens, tokens[keep:to]...)
+		keep = to
+	}
+	return nil
+}
+
+// load writes what the answer's sampling needs into the lane.
+func (a *answer) load(x *cgotorch.Exec, l *lane) error {
+	l.sampler.load(x, &a.o, a.f, a.prompt, a.made)
+	write(x, l.position, []int64{int64(len(a.prompt) + len(a.made) - 1)})
+	return a.mask(x, l)
+}
+
+// mask lets the program fill the mask, if there is one.
+func (a *answer) mask(x *cgotorch.Exec, l *lane) error {
+	if a.o.Mask == nil {
+		return nil
+	}
+	allowed := make([]bool, a.c.m.d.c.vocab)
+	a.o.Mask(slices.Clone(a.made), allowed)
+	if !slices.Contains(allowed, true) {
+		return refused("Mask allows no token after %d tokens of the answer", len(a.made))
+	}
+	write(x, l.sampler.allowed, allowed)
+	return nil
+}
+
+// next returns the token that the device computes, after it has given the device the step behind.
+func (a *answer) next(ctx context.Context) (Token, error) {
+	if a.err != nil {
+		return Token{}, a.err
+	}
+	read, at := a.late, len(a.prompt)+len(a.made) // `at` is the position of the token to be read
+	defer read.Close()
+	a.late, a.ahead = nil, false
+	last := len(a.made)+1 >= a.most
+	if turns := a.c.long != a.c.m.d.c.long(at+1); !last && !turns {
+		a.err = a.step(at, nil)
+	}
+	select {
+	case <-read.Done():
+	case <-ctx.Done():
+		return Token{}, context.Cause(ctx)
+	}
+	token, err := a.token(read, last)
+	if err != nil || token.Reason != "" {
+		return token, err
+	}
+	if a.late == nil && a.err == nil {
+		a.err = a.resume(ctx, at, token.ID)
+	}
+	return token, nil
+}
+
+// token makes a Token of what the device has written.
+func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
+	row, err := cgotorch.Elements[float64](read)
+	if err != nil {
+		return Token{}, err
+	}
+	token := Token{ID: int64(row[0]), LogProb: row[1]}
+	if math.IsNaN(token.LogProb) {
+		return token, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
+			len(a.prompt)+len(a.made), a.c.m.d.dtype)
+	}
+	for i := range a.f.ranked {
+		token.Ranked = append(token.Ranked, Ranked{ID: int64(row[2+i]), LogProb: row[2+a.f.ranked+i]})
+	}
+	a.made = append(a.made, token.ID)
+	if a.ahead {
+		a.c.tokens = append(a.c.tokens, token.ID)
+	}
+	a.text.add(&token, slices.Contains(a.c.m.eos, token.ID) && !a.o.IgnoreEnd, last)
+	return token, nil
+}
+
+// step gives the layers the token at position `at`. The lane has that token, unless the host knows
+// it. If another conversation has taken the lane and the token is not known, step does nothing.
+func (a *answer) step(at int, known []int64) error {
+	c := a.c
+	return c.do(func(x *cgotorch.Exec, l *lane) error {
+		if l.loaded != c && known == nil {
+			return nil
+		}
+		if err := c.grow(x, l, at, at+1); err != nil {
+			return err
+		}
+		if l.loaded != c {
+			l.upload(x, c.tables)
+			l.turn(x, at+1)
+			if err := a.load(x, l); err != nil {
+				return err
+			}
+			write(x, l.token, known)
+			l.loaded = c
+		}
+		l.layers(x, a.f, c.live(at+1))
+		if a.ahead = true; !a.f.mask {
+			a.late = x.ReadAsync(l.sampler.result)
+		}
+		return nil
+	})
+}
+
+// resume enqueues what next could not enqueue before it knew the token at position `at`.
+func (a *answer) resume(ctx context.Context, at int, id int64) error {
+	c := a.c
+	if c.long != c.m.d.c.long(at+1) {
+		return a.start(ctx)
+	}
+	if !a.ahead {
+		if err := a.step(at, []int64{id}); err != nil {
+			return err
+		}
+		c.tokens = append(c.tokens, id)
+	}
+	if !a.f.mask {
+		return nil
+	}
+	return c.do(func(x *cgotorch.Exec, l *lane) error {
+		if l.loaded != c { // another conversation has taken the lane: the step is made again
+			l.upload(x, c.tables)
+			l.turn(x, at+1)
+			write(x, l.token, []int64{id})
+			if err := a.load(x, l); err != nil {
+				return err
+			}
+			l.layers(x, a.f, c.live(at+1))
+			l.loaded = c
+		} else if err := a.mask(x, l); err != nil {
+			return err
+		}
+		l.sampleMasked(x, a.f)
+		a.late = x.ReadAsync(l.sampler.result)
+		return nil
+	})
+}

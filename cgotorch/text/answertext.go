@@ -1,0 +1,65 @@
+package text
+
+import (
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+)
+
+// answerText makes the text of an answer, and finds where it stops.
+type answerText struct {
+	t    *tokenizer.Tokenizer
+	stop []string
+	ids  []int64
+	done int    // bytes of the decoded text that were added to `held`
+	held string // text that may be the beginning of a text of stop
+}
+
+func newAnswerText(t *tokenizer.Tokenizer, stop []string) *answerText {
+	return &answerText{t: t, stop: stop}
+}
+
+// add gives a token its Text and its Reason. `end` says that the token ends the answer by itself,
+// and `last` that no token may follow it.
+func (a *answerText) add(token *Token, end, last bool) {
+	if a.t != nil && !end {
+		a.ids = append(a.ids, token.ID)
+		whole := a.t.Decode(a.ids)
+		if grown := strings.TrimSuffix(whole, "\uFFFD"); len(grown) > a.done || last {
+			if last {
+				grown = whole
+			}
+			a.held += grown[min(a.done, len(grown)):]
+			a.done = len(grown)
+		}
+	}
+	for _, stop := range a.stop {
+		if at := strings.Index(a.held, stop); at >= 0 {
+			token.Text, token.Reason, a.held = a.held[:at], "stop", ""
+			return
+		}
+	}
+	switch {
+	case end:
+		token.Reason = "stop"
+	case last:
+		token.Reason = "length"
+	}
+	keep := 0
+	if token.Reason == "" {
+		keep = a.beginning()
+	}
+	token.Text, a.held = a.held[:len(a.held)-keep], a.held[len(a.held)-keep:]
+}
+
+// beginning returns the length of the longest end of the held text with which a text of stop begins.
+func (a *answerText) beginning() (longest int) {
+	for _, stop := range a.stop {
+		for n := min(len(stop)-1, len(a.held)); n > longest; n-- {
+			if strings.HasSuffix(a.held, stop[:n]) {
+				longest = n
+			}
+		}
+	}
+	return longest
+}

@@ -1,0 +1,164 @@
+package text
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Conversation is a sequence of tokens whose keys and values are in the model's cache. It serves
+// one goroutine at a time. Several conversations of a model take turns.
+type Conversation struct {
+	m      *Model
+	tables []pageTable
+	tokens []int64 // whose keys and values are in the cache
+	long   bool    // they were turned as those of a long sequence: see [decoderConfig.long]
+	busy   atomic.Bool
+	closed bool
+}
+
+// NewConversation makes an empty conversation. It takes pages of the cache as it grows. The caller
+// must Close it.
+func (m *Model) NewConversation() *Conversation {
+	return &Conversation{m: m, tables: newPageTables(m.lane.spans)}
+}
+
+// Tokens returns the tokens whose keys and values are in the cache. A new slice is returned.
+func (c *Conversation) Tokens() []int64 { return slices.Clone(c.tokens) }
+
+// Close gives the pages back. A second Close does nothing.
+func (c *Conversation) Close() error {
+	if c == nil || c.closed {
+		return nil
+	}
+	c.m.lane.mu.Lock()
+	defer c.m.lane.mu.Unlock()
+	if c.m.lane.loaded == c {
+		c.m.lane.loaded = nil
+	}
+	c.cut(0)
+	c.closed = true
+	return nil
+}
+
+// cut forgets all tokens but the first n.
+func (c *Conversation) cut(n int) {
+	for i := range c.tables {
+		c.tables[i].cut(c.m.pages, n)
+	}
+	c.tokens = c.tokens[:n]
+}
+
+// Generate returns the tokens of an answer to `prompt`, the tokens of the whole conversation so
+// far. Tokens at the beginning of the prompt that are in the cache are not computed again. So a
+// program gives the earlier prompt, the answer and the next question, or any part of them.
+//
+// A Token is yielded when the device has computed it. The device computes the next one meanwhile.
+// The sequence ends after a token with a Reason, or with an error. When the loop is left early, the
+// conversation can go on. The tokens that were yielded are then part of Tokens, except the last.
+//
+// It fails with the cause of ctx when ctx ends, within one token. It fails with
+// [cgotorch.ErrInvalidArgument] for an option or a token out of range and if the prompt does not fit
+// into Options.Context, and with [cgotorch.ErrOutOfMemory] if the cache has no page left. After an
+// error the conversation keeps the tokens of which all keys and values are there.
+func (c *Conversation) Generate(ctx context.Context, prompt []int64, o GenerateOptions) iter.Seq2[Token, error] {
+	return func(yield func(Token, error) bool) {
+		if err := c.generate(ctx, prompt, o, yield); err != nil {
+			yield(Token{}, fmt.Errorf("text: Generate: %w", err))
+		}
+	}
+}
+
+func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateOptions, yield func(Token, error) bool) error {
+	if c.closed || c.m.stream == nil {
+		return fmt.Errorf("the conversation or its model is closed: %w", cgotorch.ErrClosed)
+	}
+	if !c.busy.CompareAndSwap(false, true) {
+		return fmt.Errorf("the conversation generates already, and serves one goroutine at a time: %w", cgotorch.ErrMisuse)
+	}
+	defer c.busy.Store(false)
+	a, err := c.newAnswer(prompt, o)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	if err := a.start(ctx); err != nil {
+		return err
+	}
+	for {
+		token, err := a.next(ctx)
+		if err != nil {
+			return err
+		}
+		if !yield(token, nil) || token.Reason != "" {
+			return nil
+		}
+	}
+}
+
+// shared returns how many tokens of the prompt need not be computed again. The last one always is,
+// because its logits are needed.
+func (c *Conversation) shared(prompt []int64) int {
+	n := 0
+	for n < min(len(prompt)-1, len(c.tokens)) && prompt[n] == c.tokens[n] {
+		n++
+	}
+	if c.long != c.m.d.c.long(len(prompt)) {
+		return 0
+	}
+	for i := range c.tables {
+		if !c.tables[i].keeps(n) {
+			return 0
+		}
+	}
+	return n
+}
+
+// do runs fn with the model's lane, in a Do of its stream.
+func (c *Conversation) do(fn func(x *cgotorch.Exec, l *lane) error) error {
+	return c.m.stream.Do(func(x *cgotorch.Exec) error {
+		l := c.m.lane
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return fn(plain(x), l)
+	})
+}
+
+// grow makes room for the tokens `from` up to `to`, and clears the pages that are new.
+func (c *Conversation) grow(x *cgotorch.Exec, l *lane, from, to int) error {
+	for i := range c.tables {
+		fresh, changed, err := c.tables[i].grow(c.m.pages, from, to)
+		if err != nil {
+			return err
+		}
+		if len(fresh) > 0 { // attention gives old values the weight 0, but 0 times an old NaN would be NaN
+			x.Tidy(func() *cgotorch.Tensor {
+				pages := cgotorch.FromSlice(x, fresh, int64(len(fresh)))
+				call(x, "aten::index_fill_.int_Scalar", l.pages.keys, 0, pages, 0).Close()
+				call(x, "aten::index_fill_.int_Scalar", l.pages.values, 0, pages, 0).Close()
+				return nil
+			})
+		}
+		if changed && l.loaded == c {
+			l.upload(x, c.tables)
+		}
+	}
+	return nil
+}
+
+// live returns how many blocks of each table a pass reads whose last token is number to-1.
+func (c *Conversation) live(to int) (blocks []int) {
+	for i := range c.tables {
+		t := &c.tables[i]
+		n := blocksOf(to) - t.first
+		if c.m.stream.Device().IsCUDA() {
+			n = roundUp(n, t.width)
+		}
+		blocks = append(blocks, n)
+	}
+	return blocks
+}

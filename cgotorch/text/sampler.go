@@ -1,0 +1,157 @@
+package text
+
+import (
+	"math/rand/v2"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// features say which parts of sampling a step has. Steps with equal features share a graph.
+type features struct {
+	draw      bool // else the likeliest token is taken
+	top       int  // only so many of the likeliest tokens are looked at; 0 is all
+	filter    bool // top-p, min-p or top-k
+	penalties bool
+	bias      bool
+	mask      bool
+	ranked    int // the likeliest tokens that are told
+}
+
+// sampler picks tokens on the device. Its parameters lie there, so that graphs read them.
+type sampler struct {
+	numbers  *cgotorch.Tensor // Float32 [7]: see the constants below
+	uniforms *cgotorch.Tensor // Float32 [context+1]: the random number of each position
+	seen     *cgotorch.Tensor // Float32 [vocab]: how often a token is in the sequence
+	made     *cgotorch.Tensor // Float32 [vocab]: how often it is in the answer
+	bias     *cgotorch.Tensor // Float32 [vocab]
+	allowed  *cgotorch.Tensor // Bool [vocab]
+	result   *cgotorch.Tensor // Float64 [2 + 2*mostRanked]: the token, its log probability, and ranked ones
+
+	seed  uint64
+	drawn bool // the uniforms are those of the seed
+}
+
+const (
+	temperature = iota
+	topP
+	minP
+	topK
+	repetition
+	presence
+	frequency
+	numbers
+)
+
+// mostRanked is the largest number of likeliest tokens that are told.
+const mostRanked = 20
+
+func newSampler(x *cgotorch.Exec, vocab, context int) *sampler {
+	zeros := func(dtype cgotorch.DType, n int) *cgotorch.Tensor { return x.Keep(x.Zeros(dtype, int64(n))) }
+	return &sampler{
+		numbers: zeros(cgotorch.Float32, numbers), uniforms: zeros(cgotorch.Float32, context+1),
+		seen: zeros(cgotorch.Float32, vocab), made: zeros(cgotorch.Float32, vocab), bias: zeros(cgotorch.Float32, vocab),
+		allowed: zeros(cgotorch.Bool, vocab), result: zeros(cgotorch.Float64, 2+2*mostRanked),
+	}
+}
+
+func (s *sampler) tensors() []*cgotorch.Tensor {
+	return []*cgotorch.Tensor{s.numbers, s.uniforms, s.seen, s.made, s.bias, s.allowed, s.result}
+}
+
+// seedWith makes the random numbers of all positions. They depend on the seed and the position
+// alone, and lie from 0 up to a little less than 1.
+func (s *sampler) seedWith(x *cgotorch.Exec, seed uint64) {
+	if s.drawn && s.seed == seed {
+		return
+	}
+	all := make([]float32, s.uniforms.Numel())
+	for i := range all {
+		all[i] = float32(rand.NewPCG(seed, uint64(i)).Uint64()>>40) / (1 << 24) * (1 - 1.0/(1<<20))
+	}
+	write(x, s.uniforms, all)
+	s.seed, s.drawn = seed, true
+}
+
+// pick returns the next token, Int64 [1], for logits [1, vocab], and writes it into the result with
+// its log probability. position, Int64 [1], is that of the new token.
+func (s *sampler) pick(x *cgotorch.Exec, f features, logits, position *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		logits = x.To(x.View(logits, -1), cgotorch.Float32)
+		changed := s.change(x, f, logits)
+		var token *cgotorch.Tensor
+		if f.draw {
+			token = s.draw(x, f, changed, position)
+		} else {
+			token = x.ArgMax(changed, 0, cgotorch.ReduceOptions{KeepDim: true})
+		}
+		if f.penalties {
+			one := x.Ones(cgotorch.Float32, 1)
+			call(x, "aten::index_add_", s.seen, 0, token, one, 1).Close()
+			call(x, "aten::index_add_", s.made, 0, token, one, 1).Close()
+		}
+		all := x.LogSoftmax(logits, 0)
+		parts := []*cgotorch.Tensor{x.To(token, cgotorch.Float64), x.To(x.IndexSelect(all, 0, token), cgotorch.Float64)}
+		if f.ranked > 0 {
+			values, ids := x.TopK(all, min(f.ranked, int(all.Numel())), 0, cgotorch.TopKOptions{})
+			parts = append(parts, x.To(ids, cgotorch.Float64), x.To(values, cgotorch.Float64))
+		}
+		row := x.Cat(parts, 0)
+		x.CopyInPlace(x.Narrow(s.result, 0, 0, int(row.Numel())), row)
+		return token
+	})
+}
+
+// number returns a parameter, [1].
+func (s *sampler) number(x *cgotorch.Exec, i int) *cgotorch.Tensor {
+	return x.Narrow(s.numbers, 0, i, 1)
+}
+
+// change applies penalties, bias and mask to logits [vocab]. The penalties are those of transformers
+// (repetition) and of OpenAI's interface (presence and frequency).
+func (s *sampler) change(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) *cgotorch.Tensor {
+	if f.penalties {
+		factor := s.number(x, repetition)
+		less := x.Where(x.GtScalar(logits, 0), x.Div(logits, factor), x.Mul(logits, factor))
+		logits = x.Where(x.GtScalar(s.seen, 0), less, logits)
+		logits = x.Sub(logits, x.Mul(s.made, s.number(x, frequency)))
+		logits = x.Sub(logits, x.Mul(x.To(x.GtScalar(s.made, 0), cgotorch.Float32), s.number(x, presence)))
+	}
+	if f.bias {
+		logits = x.Add(logits, s.bias)
+	}
+	if f.mask {
+		logits = x.MaskedFill(logits, x.LogicalNot(s.allowed), lowest(cgotorch.Float32))
+	}
+	return logits
+}
+
+// draw returns a token, Int64 [1], by the position's random number: the first token at which the
+// running sum of the kept probabilities exceeds its share of their sum.
+func (s *sampler) draw(x *cgotorch.Exec, f features, logits, position *cgotorch.Tensor) *cgotorch.Tensor {
+	logits = x.Div(logits, s.number(x, temperature))
+	var ids *cgotorch.Tensor
+	switch {
+	case f.top > 0:
+		logits, ids = x.TopK(logits, f.top, 0, cgotorch.TopKOptions{})
+	case f.filter:
+		logits, ids = x.Sort(logits, 0, cgotorch.SortOptions{Descending: true})
+	}
+	n := logits.Numel()
+	if f.top > 0 {
+		rank := x.Arange(cgotorch.Float32, 0, n, 1)
+		logits = x.MaskedFill(logits, x.Ge(rank, s.number(x, topK)), lowest(cgotorch.Float32))
+	}
+	shares := x.Softmax(logits, 0)
+	if f.filter {
+		before := x.Sub(x.CumSum(shares, 0), shares)
+		rare := x.LogicalOr(x.Ge(before, s.number(x, topP)), x.Lt(shares, x.Mul(x.Narrow(shares, 0, 0, 1), s.number(x, minP))))
+		shares = x.MaskedFill(shares, rare, 0)
+	}
+	sums := x.CumSum(shares, 0)
+	target := x.Mul(x.Narrow(sums, 0, int(n)-1, 1), x.IndexSelect(s.uniforms, 0, position))
+	at := x.Clamp(searchSorted(x, sums, target, false), 0, n-1)
+	if ids == nil {
+		return at
+	}
+	return x.IndexSelect(ids, 0, at)
+}
