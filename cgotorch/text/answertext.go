@@ -52,7 +52,8 @@ func (a *answerText) add(token *Token, end, last bool) {
 	token.Text, a.held = a.held[:len(a.held)-keep], a.held[len(a.held)-keep:]
 }
 
-// beginning returns the length of the longest end of the held text with which a text of stop begins.
+// beginning returns the length of the longest end of the held text with which a text of stop
+// begins.
 func (a *answerText) beginning() (longest int) {
 	for _, stop := range a.stop {
 		for n := min(len(stop)-1, len(a.held)); n > longest; n-- {

@@ -10,7 +10,8 @@ type attention struct {
 	Q, K, V, O *nn.Linear // Q, K and V are [heads*d_kv, d_model], O is [d_model, heads*d_kv]
 
 	// RelativeAttentionBias [buckets, heads] serves all blocks of the encoder, or all blocks of the
-	// decoder. Only the first of these blocks holds the tensor. In all later blocks the field is nil.
+	// decoder. Only the first of these blocks holds the tensor. In all later blocks the field is
+	// nil.
 	RelativeAttentionBias *nn.Embedding
 
 	heads, width int

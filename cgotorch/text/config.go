@@ -39,8 +39,8 @@ type SwitchConfig struct {
 	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"` // added to the mean square
 	InitializerFactor float64 `json:"initializer_factor"` // factor of the standard deviations of new weights
 	DenseActFn        string  `json:"dense_act_fn"`       // always "relu"
-	// TieWordEmbeddings makes encoder, decoder and head share one embedding. The input of the head is
-	// then scaled by 1/sqrt(DModel).
+	// TieWordEmbeddings makes encoder, decoder and head share one embedding. The input of the head
+	// is then scaled by 1/sqrt(DModel).
 	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 
 	PadTokenID          int   `json:"pad_token_id"`

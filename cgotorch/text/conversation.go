@@ -62,9 +62,9 @@ func (c *Conversation) cut(n int) {
 // conversation can go on. The tokens that were yielded are then part of Tokens, except the last.
 //
 // It fails with the cause of ctx when ctx ends, within one token. It fails with
-// [cgotorch.ErrInvalidArgument] for an option or a token out of range and if the prompt does not fit
-// into Options.Context, and with [cgotorch.ErrOutOfMemory] if the cache has no page left. After an
-// error the conversation keeps the tokens of which all keys and values are there.
+// [cgotorch.ErrInvalidArgument] for an option or a token out of range and if the prompt does not
+// fit into Options.Context, and with [cgotorch.ErrOutOfMemory] if the cache has no page left. After
+// an error the conversation keeps the tokens of which all keys and values are there.
 func (c *Conversation) Generate(ctx context.Context, prompt []int64, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		if err := c.generate(ctx, prompt, o, yield); err != nil {

@@ -40,9 +40,9 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	blockEnds := x.CumSum(blockCounts, 0)
 	blockStarts := x.Sub(blockEnds, blockCounts)
 
-	// The blocks of one expert lie one after another. The row of a token is therefore the sum of two
-	// numbers. One number is the first row of the first block of the token's expert. The other number
-	// is the token's position among the tokens of this expert.
+	// The blocks of one expert lie one after another. The row of a token is therefore the sum of
+	// two numbers. One number is the first row of the first block of the token's expert. The other
+	// number is the token's position among the tokens of this expert.
 	place := x.Sub(x.Arange(cgotorch.Int64, 0, shape[0], nil), x.IndexSelect(starts, 0, sorted))
 	rows := x.Add(x.MulScalar(x.IndexSelect(blockStarts, 0, sorted), size), place)
 	laid := x.Zeros(tokens.DType(), count*size, shape[1])

@@ -14,8 +14,8 @@ func TestBlocks(t *testing.T) {
 	for tokens := int64(1); tokens < 300; tokens++ {
 		for _, experts := range []int64{1, 2, 7, 128} {
 			size, count := blocks(tokens, experts)
-			// In the worst case, each of `used` experts has one block for a single token, and all other
-			// blocks are full.
+			// In the worst case, each of `used` experts has one block for a single token, and all
+			// other blocks are full.
 			var most int64
 			for used := int64(1); used <= min(tokens, experts); used++ {
 				most = max(most, used+(tokens-used)/size)

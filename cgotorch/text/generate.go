@@ -7,13 +7,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SwitchGenerateOptions are the options of [Switch.Generate]. The zero value decodes at most 128 tokens
-// with the model's own step.
+// SwitchGenerateOptions are the options of [Switch.Generate]. The zero value decodes at most 128
+// tokens with the model's own step.
 type SwitchGenerateOptions struct {
 	MaxNewTokens int // largest number of tokens of an answer, with the token that ends the answer; 0 means 128
-	// Cache is the [Cache] to use. It must have been made for as many sequences as `ids` has, and for
-	// at least MaxNewTokens tokens. Its Source must be at least the length of a row of `ids`. If
-	// Cache is nil, Generate makes one.
+	// Cache is the [Cache] to use. It must have been made for as many sequences as `ids` has, and
+	// for at least MaxNewTokens tokens. Its Source must be at least the length of a row of `ids`.
+	// If Cache is nil, Generate makes one.
 	Cache *Cache
 
 	// Step runs one step of the decoder, which reads the cache's Tokens. It returns the logits

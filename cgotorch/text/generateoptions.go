@@ -22,7 +22,9 @@ type GenerateOptions struct {
 	TopP        float64 // draw among the likeliest tokens whose probabilities sum to this; 0 means the folder's, or 1
 	MinP        float64 // drop tokens less likely than this share of the likeliest one; 0 means the folder's, or none
 
-	RepetitionPenalty float64 // divides positive logits, and multiplies negative ones, of tokens that the conversation has; 0 means the folder's, or 1
+	// RepetitionPenalty divides positive logits, and multiplies negative ones, of tokens that the
+	// conversation has. 0 means the folder's, or 1.
+	RepetitionPenalty float64
 	PresencePenalty   float64 // is subtracted from logits of tokens that the answer has
 	FrequencyPenalty  float64 // is subtracted as often as the answer has the token
 
@@ -43,8 +45,9 @@ type Token struct {
 	Text    string   // what the answer's text grows by: whole characters, perhaps none
 	LogProb float64  // natural logarithm of the model's own probability, before temperature, penalties and bounds
 	Ranked  []Ranked // the likeliest tokens, the likeliest first
-	// Reason is "" while the answer goes on. The last token has "stop" if the model ended the answer
-	// or a text of Stop came, and "length" if MaxTokens or Options.Context did not allow more.
+	// Reason is "" while the answer goes on. The last token has "stop" if the model ended the
+	// answer or a text of Stop came, and "length" if MaxTokens or Options.Context did not allow
+	// more.
 	Reason string
 }
 

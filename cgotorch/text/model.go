@@ -16,11 +16,11 @@ type Options struct {
 	DType  cgotorch.DType   // of the weights on the device; 0 means the dtype that config.json tells, or else that of the files
 	Stream *cgotorch.Stream // on which conversations run; nil means a stream of the model's own
 
-	// Context is the largest number of tokens of a conversation. 0 means what config.json tells, but
-	// at most 8192.
+	// Context is the largest number of tokens of a conversation. 0 means what config.json tells,
+	// but at most 8192.
 	Context int
-	// CacheTokens is the number of tokens for which the cache has pages, all conversations together.
-	// 0 means Context.
+	// CacheTokens is the number of tokens for which the cache has pages, all conversations
+	// together. 0 means Context.
 	CacheTokens int
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
@@ -55,9 +55,9 @@ type Model struct {
 //
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
 // qwen3_moe and gpt_oss. It fails with [cgotorch.ErrInvalidArgument] for another model_type, for
-// weights that are quantised, and if a tensor is missing, unknown or of another shape. It fails with
-// [cgotorch.ErrOutOfMemory] if the model needs more memory than the device has. Errors name the
-// file, and the field or tensor.
+// weights that are quantised, and if a tensor is missing, unknown or of another shape. It fails
+// with [cgotorch.ErrOutOfMemory] if the model needs more memory than the device has. Errors name
+// the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	c, err := readDecoderConfig(folder)
 	if err != nil {

@@ -165,7 +165,8 @@ func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, changed bool, e
 	return fresh, true, nil
 }
 
-// flat returns the table as it lies on the device, [layers, width], with page 0 where there is none.
+// flat returns the table as it lies on the device, [layers, width], with page 0 where there is
+// none.
 func (t *pageTable) flat() []int64 {
 	all := make([]int64, len(t.layers)*t.width)
 	for i, pages := range t.pages {

@@ -13,7 +13,8 @@ import (
 type RoutedExperts interface {
 	// Route announces the experts for a layer's next Run. `ids` is Int64 [tokens], on x's stream.
 	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Predict announces the experts that a layer will probably choose. A Route of that layer follows.
+	// Predict announces the experts that a layer will probably choose. A Route of that layer
+	// follows.
 	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
 	// Run maps tokens [tokens, d_model] to the same shape. Each token goes through the expert that
 	// Route announced.
@@ -61,8 +62,8 @@ const (
 	// copied earlier. The results equal those of Gated.
 	Predicted
 	// PreGated layers choose experts by the input of the previous sparse layer. The first sparse
-	// layer chooses by the embeddings of the tokens. A PreGated model has other results, and must be
-	// trained in this way. Source: Hwang et al., Pre-gated MoE, 2023.
+	// layer chooses by the embeddings of the tokens. A PreGated model has other results, and must
+	// be trained in this way. Source: Hwang et al., Pre-gated MoE, 2023.
 	PreGated
 )
 

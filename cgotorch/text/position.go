@@ -27,8 +27,8 @@ func (c *SwitchConfig) buckets(x *cgotorch.Exec, relative *cgotorch.Tensor, both
 			distance = x.Clamp(x.Neg(relative), 0, nil)
 		}
 		exact := n / 2
-		// The operations, their order and float32 are those of transformers. A different rounding could
-		// give a different bucket.
+		// The operations, their order and float32 are those of transformers. A different rounding
+		// could give a different bucket.
 		far := x.Log(x.DivScalar(x.To(distance, cgotorch.Float32), exact))
 		far = x.MulScalar(x.DivScalar(far, math.Log(float64(c.RelativeAttentionMaxDistance)/float64(exact))), n-exact)
 		far = x.Clamp(x.AddScalar(x.To(far, cgotorch.Int64), exact), nil, n-1)

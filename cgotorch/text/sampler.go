@@ -106,8 +106,8 @@ func (s *sampler) number(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	return x.Narrow(s.numbers, 0, i, 1)
 }
 
-// change applies penalties, bias and mask to logits [vocab]. The penalties are those of transformers
-// (repetition) and of OpenAI's interface (presence and frequency).
+// change applies penalties, bias and mask to logits [vocab]. The penalties are those of
+// transformers (repetition) and of OpenAI's interface (presence and frequency).
 func (s *sampler) change(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) *cgotorch.Tensor {
 	if f.penalties {
 		factor := s.number(x, repetition)

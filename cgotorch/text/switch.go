@@ -22,17 +22,17 @@ type Switch struct {
 
 // SwitchOptions choose the dtype and the experts of [NewSwitch] and [LoadSwitch].
 type SwitchOptions struct {
-	// DType is the dtype of all weights: Float32 or BFloat16. 0 means Float32. Routers always compute
-	// in float32. Choose the dtype here and not by [nn.To]. After nn.To, each Forward copies the
-	// weights of all experts.
+	// DType is the dtype of all weights: Float32 or BFloat16. 0 means Float32. Routers always
+	// compute in float32. Choose the dtype here and not by [nn.To]. After nn.To, each Forward
+	// copies the weights of all experts.
 	DType cgotorch.DType
 	// NoExperts makes sparse layers without experts. The experts then run elsewhere: see [Sparse].
 	// The state does not have the experts' names, and loading ignores their tensors.
 	NoExperts bool
 	// NoGrouped makes experts run without LibTorch's grouped product. Without NoGrouped, several
-	// tokens run by that product on the CPU, and on CUDA in bfloat16. With LibTorch 2.11 the product
-	// does not wait on compute capability 9.0, where it was tried. If a device does not have the
-	// product's kernel, the product waits and cannot be captured.
+	// tokens run by that product on the CPU, and on CUDA in bfloat16. With LibTorch 2.11 the
+	// product does not wait on compute capability 9.0, where it was tried. If a device does not
+	// have the product's kernel, the product waits and cannot be captured.
 	NoGrouped bool
 }
 
