@@ -14,6 +14,8 @@ type experts struct {
 	gateUpBias *cgotorch.Tensor // [experts, 2*inner], or nil
 	downBias   *cgotorch.Tensor // [experts, width], or nil
 	each       []expert         // the parameters of each expert; empty if one parameter has all of them
+
+	gateUpParameter, downParameter *cgotorch.Tensor // that parameter, transposed; nil if there is none
 }
 
 type expert struct {
@@ -118,6 +120,12 @@ func (e *experts) one(x *cgotorch.Exec, id int, in *cgotorch.Tensor, training bo
 		}
 		return x.Select(t, 0, id)
 	}
-	inner := e.c.activate(x, x.Linear(in, row(e.gateUp), row(e.gateUpBias)))
-	return x.Linear(inner, row(e.down), row(e.downBias))
+	matrix := func(whole, parameter *cgotorch.Tensor) *cgotorch.Tensor {
+		if parameter == nil {
+			return row(whole)
+		}
+		return x.Transpose(row(parameter), 0, 1) // the same memory, and the parameter's gradient
+	}
+	inner := e.c.activate(x, x.Linear(in, matrix(e.gateUp, e.gateUpParameter), row(e.gateUpBias)))
+	return x.Linear(inner, matrix(e.down, e.downParameter), row(e.downBias))
 }

@@ -122,8 +122,9 @@ func (m *maker) experts(prefix string) *experts {
 	e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
 	e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
 	if !strings.Contains(n.expertDown, "%d") {
-		m.add(prefix+n.expertGateUp[0], m.x.Transpose(e.gateUp, 1, 2))
-		m.add(prefix+n.expertDown, m.x.Transpose(e.down, 1, 2))
+		e.gateUpParameter, e.downParameter = m.x.Transpose(e.gateUp, 1, 2), m.x.Transpose(e.down, 1, 2)
+		m.add(prefix+n.expertGateUp[0], e.gateUpParameter)
+		m.add(prefix+n.expertDown, e.downParameter)
 		e.gateUpBias = m.tensor(prefix+n.expertGateUp[0]+"_bias", m.dtype, c.experts.count, 2*c.experts.inner)
 		e.downBias = m.tensor(prefix+n.expertDown+"_bias", m.dtype, c.experts.count, c.width)
 		return e
@@ -186,13 +187,13 @@ func (m *maker) decoder() *decoder {
 	return d
 }
 
-// keep hands the tensors out of the Do.
+// keep hands the tensors out of the Do. The named ones require gradients, as parameters do.
 func (m *maker) keep() {
 	for _, t := range m.whole {
 		m.x.Keep(t)
 	}
 	for _, n := range m.named {
-		m.x.Keep(n.Tensor)
+		cgotorch.Check(m.x.Keep(n.Tensor).SetRequiresGrad(true))
 	}
 }
 

@@ -32,7 +32,7 @@ type Options struct {
 // Model is a decoder with its tokenizer, on one device. It may be used from any goroutine.
 type Model struct {
 	// Weights are the tensors of the model, with the names of its files. They are the parameters
-	// that an optimizer trains.
+	// that an optimizer trains, and require gradients: see [nn.Freeze].
 	Weights []nn.Named `state:",named"`
 	// Tokenizer is that of the folder, or nil if the folder has no tokenizer.json.
 	Tokenizer *tokenizer.Tokenizer
@@ -142,9 +142,8 @@ func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
 }
 
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids
-// is a whole sequence. Autograd records the pass if x records and a weight requires a gradient: see
-// [cgotorch.Tensor.SetRequiresGrad]. Forward does not use the cache. It waits for the device if the
-// model has experts.
+// is a whole sequence. Autograd records the pass if x records: see [cgotorch.Exec.NoGrad]. Forward
+// does not use the cache. It waits for the device if the model has experts.
 func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Model.Forward"
 	wantIDs(x, where, ids, nil)

@@ -66,15 +66,22 @@ def fill(model, seed):
             p.data.copy_(r * fan**-0.5 * (8.0 if "embed" in name else 1.5))
 
 
+def make(name, seed):
+    """Returns a model with random values."""
+    config, changes, _, _ = MODELS[name]
+    c = getattr(transformers, config)(**{**BASE, **changes})
+    c._attn_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(c, dtype=torch.float32, attn_implementation="eager").eval()
+    fill(model, seed)
+    return model
+
+
 def main(folder, names):
-    for i, (name, (config, changes, batch, n)) in enumerate(MODELS.items()):
+    for i, (name, (_, _, batch, n)) in enumerate(MODELS.items()):
         if names and name not in names:
             continue
-        c = getattr(transformers, config)(**{**BASE, **changes})
-        c._attn_implementation = "eager"
-        model = AutoModelForCausalLM.from_config(c, dtype=torch.float32, attn_implementation="eager").eval()
-        fill(model, i + 1)
-        to = folder / name
+        model = make(name, i + 1)
+        c, to = model.config, folder / name
         model.save_pretrained(to)
         ids = torch.randint(1, c.vocab_size, (batch, n), generator=torch.Generator().manual_seed(100 + i))
         with torch.no_grad():
