@@ -26,6 +26,8 @@ type Tokenizer struct {
 
 	extra   map[int64]string // the names of the added tokens, by id; the model may lack some of them
 	special map[string]bool
+
+	chat func() (*chatFiles, error) // reads the templates beside the file
 }
 
 // Encode returns the tokens of a text. The result includes the tokens that the file puts around

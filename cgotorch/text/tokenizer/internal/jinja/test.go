@@ -1,0 +1,82 @@
+package jinja
+
+// test returns v is name(a).
+func (r *run) test(name string, v any, a *arguments) bool {
+	if op, ok := map[string]string{"eq": "==", "equalto": "==", "ne": "!=", "lt": "<", "lessthan": "<", "le": "<=",
+		"gt": ">", "greaterthan": ">", "ge": ">=", "in": "in"}[name]; ok {
+		name = op
+	}
+	switch name {
+	case "==", "!=", "<", "<=", ">", ">=", "in":
+		o := a.take(r, name, "other")
+		if o[0] == (absent{}) {
+			r.fail("the test %s wants something to compare with", name)
+		}
+		return r.compare(name, v, o[0])
+	case "sameas":
+		o := a.take(r, name, "other")
+		return typeName(v) == typeName(o[0]) && (v == nil || r.equal(v, o[0]))
+	case "divisibleby":
+		o := a.take(r, name, "num")
+		return r.equal(r.binary("%", v, o[0]), int64(0))
+	}
+	a.take(r, name)
+	switch name {
+	case "odd", "even":
+		return r.equal(r.binary("%", v, int64(2)), int64(1)) == (name == "odd")
+	case "lower", "upper":
+		s := r.str(v)
+		if name == "lower" {
+			return cased(s) && lower(s) == s
+		}
+		return cased(s) && upper(s) == s
+	}
+	holds, ok := typeTest(name, v)
+	if !ok {
+		r.fail("no test named '%s'", name)
+	}
+	return holds
+}
+
+// typeTest has the tests that look at a value's type alone.
+func typeTest(name string, v any) (holds, ok bool) {
+	_, isUndefined := v.(*undefined)
+	_, isText := asText(v)
+	_, isDict := v.(*Dict)
+	l, isList := v.(*list)
+	_, isBool := v.(bool)
+	_, isReal := real(v)
+	switch name {
+	case "defined":
+		return !isUndefined, true
+	case "undefined":
+		return isUndefined, true
+	case "none":
+		return v == nil, true
+	case "boolean":
+		return isBool, true
+	case "true":
+		return v == true, true
+	case "false":
+		return v == false, true
+	case "string":
+		return isText, true
+	case "number":
+		return isReal, true
+	case "integer":
+		return typeName(v) == "int", true
+	case "float":
+		return typeName(v) == "float", true
+	case "mapping":
+		return isDict, true
+	case "sequence":
+		return isText || isDict || isUndefined || isList && l.kind.indexed(), true
+	case "iterable":
+		return isText || isDict || isUndefined || isList, true
+	case "callable":
+		return typeName(v) == "function", true
+	case "escaped":
+		return typeName(v) == "Markup", true
+	}
+	return false, false
+}
