@@ -197,7 +197,7 @@ func TestSwitch_Refuses(t *testing.T) {
 		"no folder for the trace": {[]string{"-trace", "no/such/trace.json"}, []string{"-trace"}},
 		"no tokenizer":            {model("tokenizer.json", none), []string{"tokenizer.json"}},
 		"half a tokenizer":        {model("tokenizer.json", half), []string{"tokenizer.json", "JSON"}},
-		"another tokenizer":       {model("tokenizer.json", replace(`"Unigram"`, `"BPE"`)), []string{"tokenizer.json", "model.type", "BPE"}},
+		"another tokenizer":       {model("tokenizer.json", replace(`"Unigram"`, `"Trigram"`)), []string{"tokenizer.json", "model.type", "Trigram"}},
 		"no config":               {model("config.json", none), []string{"config.json"}},
 		"another kind of model":   {model("config.json", replace("switch_transformers", "t5")), []string{"config.json", "model_type"}},
 		"fewer tokens":            {model("config.json", replace(`"vocab_size": `, `"vocab_size": 1, "was": `)), []string{"config.json", "eos_token_id"}},

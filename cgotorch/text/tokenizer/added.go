@@ -1,8 +1,6 @@
 package tokenizer
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -19,21 +17,28 @@ type addedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// added holds tokens by their first byte. Tokens with the same first byte are sorted, the longest
-// first.
-type added [256][]addedToken
+// added finds tokens in a text.
+type added struct {
+	first  [256]bool // the bytes with which tokens begin
+	names  *trie     // the index in `tokens` of each name
+	tokens []addedToken
+	words  *runeSet // the characters of words; nil if no token needs them
+}
 
-func newAdded(tokens []addedToken) *added {
-	a := &added{}
-	for _, t := range tokens {
-		if t.Content != "" {
-			a[t.Content[0]] = append(a[t.Content[0]], t)
+// newAdded returns what finds tokens. The index is that of a token whose name is empty or is that
+// of a token before, or -1.
+func newAdded(tokens []addedToken) (a *added, index int) {
+	a = &added{names: newTrie(), tokens: tokens}
+	for i, t := range tokens {
+		if t.Content == "" || !a.names.add(t.Content, int64(i)) {
+			return nil, i
+		}
+		a.first[t.Content[0]] = true
+		if t.SingleWord && a.words == nil {
+			a.words = wordSet().prepare()
 		}
 	}
-	for _, list := range a {
-		slices.SortStableFunc(list, func(x, y addedToken) int { return cmp.Compare(len(y.Content), len(x.Content)) })
-	}
-	return a
+	return a, -1
 }
 
 // span is a token in a text, or the text between two tokens.
@@ -48,17 +53,20 @@ type span struct {
 func (a *added) split(text string) []span {
 	var spans []span
 	done := 0
-	for at := 0; at < len(text); {
-		list := a[text[at]]
-		i := slices.IndexFunc(list, func(t addedToken) bool { return strings.HasPrefix(text[at:], t.Content) })
-		if i < 0 {
+	for at := 0; at < len(text) && len(a.tokens) > 0; {
+		if !a.first[text[at]] {
 			at++
 			continue
 		}
-		t := list[i]
-		from, to := at, at+len(t.Content)
+		i, length := a.names.longest(text[at:])
+		if length == 0 {
+			at++
+			continue
+		}
+		t := &a.tokens[i]
+		from, to := at, at+length
 		at = to
-		if t.SingleWord && besideWord(text[:from], text[to:]) {
+		if t.SingleWord && a.besideWord(text[:from], text[to:]) {
 			continue
 		}
 		if t.LStrip {
@@ -66,7 +74,6 @@ func (a *added) split(text string) []span {
 		}
 		if t.RStrip {
 			to = len(text) - len(strings.TrimLeftFunc(text[to:], unicode.IsSpace))
-			at = to
 		}
 		if done < from {
 			spans = append(spans, span{from: done, to: from})
@@ -82,13 +89,8 @@ func (a *added) split(text string) []span {
 
 // besideWord reports whether a token stands beside a character of a word. The text `before` ends
 // where the token begins. The text `behind` begins where the token ends.
-func besideWord(before, behind string) bool {
+func (a *added) besideWord(before, behind string) bool {
 	last, _ := utf8.DecodeLastRuneInString(before)
 	first, _ := utf8.DecodeRuneInString(behind)
-	return before != "" && isWord(last) || behind != "" && isWord(first)
-}
-
-// isWord reports whether \w of Unicode's regular expressions matches r.
-func isWord(r rune) bool {
-	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+	return before != "" && a.words.has(last) || behind != "" && a.words.has(first)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/rivo/uniseg"
 )
@@ -59,31 +60,45 @@ func (m *charsmap) lookup(s string) (string, bool) {
 	return "", false
 }
 
-// normalize replaces the characters of `text` that are in the table. It first looks up a short
+// normalize replaces the characters of a text that are in the table. It first looks up a short
 // grapheme as a whole. The table may have a replacement for a beginning of the grapheme. This
 // replacement then replaces the whole grapheme, as in Hugging Face's tokenizers. If the table has
 // no such replacement, or if the grapheme is long, `normalize` looks up each code point of the
 // grapheme.
-func (m *charsmap) normalize(text string) string {
+func (m *charsmap) normalize(p piece) piece {
 	const short = 6 // a grapheme of fewer bytes is looked up as a whole
 	var b strings.Builder
+	zero, done := 0, 0
+	// write notes which bytes come from the first character of the text.
+	write := func(to, from string) {
+		if done < p.zero {
+			first, _ := utf8.DecodeRuneInString(to)
+			zero = b.Len() + len(to)
+			if utf8.RuneCountInString(from) > 1 && to != "" {
+				zero = b.Len() + utf8.RuneLen(first)
+			}
+		}
+		b.WriteString(to)
+		done += len(from)
+	}
 	state := -1
-	for text != "" {
+	for text := p.text; text != ""; {
 		var character string
 		character, text, _, state = uniseg.FirstGraphemeClusterInString(text, state)
 		if len(character) < short {
 			if to, ok := m.lookup(character); ok {
-				b.WriteString(to)
+				write(to, character)
 				continue
 			}
 		}
 		for i, r := range character {
-			part := character[i : i+len(string(r))]
+			part := character[i : i+utf8.RuneLen(r)]
 			if to, ok := m.lookup(part); ok {
-				part = to
+				write(to, part)
+			} else {
+				write(part, part)
 			}
-			b.WriteString(part)
 		}
 	}
-	return b.String()
+	return piece{b.String(), zero}
 }

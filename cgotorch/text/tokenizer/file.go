@@ -1,21 +1,21 @@
 package tokenizer
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
-// Open reads a tokenizer.json. It fails with [ErrFormat] for a damaged file. It fails with
-// [ErrUnsupported] if the file has a kind of model or rule that this package does not know. The
-// error names the file and the field.
+// Open reads a tokenizer.json, or that of a folder. It fails with [ErrFormat] for a damaged file.
+// It fails with [ErrUnsupported] if the file has a kind of model or rule that this package does
+// not know. The error names the file and the field.
 func Open(path string) (*Tokenizer, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, "tokenizer.json")
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
@@ -28,372 +28,213 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
+// jsonFile is a tokenizer.json.
+type jsonFile struct {
+	Version       *string         `json:"version"`
+	Truncation    json.RawMessage `json:"truncation"`
+	Padding       json.RawMessage `json:"padding"`
+	AddedTokens   []addedToken    `json:"added_tokens"`
+	Normalizer    json.RawMessage `json:"normalizer"`
+	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
+	PostProcessor json.RawMessage `json:"post_processor"`
+	Decoder       json.RawMessage `json:"decoder"`
+	Model         json.RawMessage `json:"model"`
+}
+
 func parse(data []byte) (*Tokenizer, error) {
-	var file struct {
-		AddedTokens   []addedToken    `json:"added_tokens"`
-		Normalizer    json.RawMessage `json:"normalizer"`
-		PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
-		PostProcessor json.RawMessage `json:"post_processor"`
-		Decoder       json.RawMessage `json:"decoder"`
-		Model         json.RawMessage `json:"model"`
-	}
+	var file jsonFile
 	if err := unmarshal(data, "", &file); err != nil {
 		return nil, err
 	}
+	if file.Version != nil && *file.Version != "1.0" {
+		return nil, unsupported("version", *file.Version, "1.0")
+	}
 	t := &Tokenizer{extra: map[int64]string{}, special: map[string]bool{}}
+	var pre preTokenizers
 	var err error
-	if t.model, err = readModel(file.Model); err != nil {
+	if err = pre.read(file.PreTokenizer, "pre_tokenizer"); err != nil {
 		return nil, err
 	}
+	if t.model, err = readModel(file.Model, &pre); err != nil {
+		return nil, err
+	}
+	t.pre = pre.all
 	if t.normalize, err = readNormalizer(file.Normalizer, "normalizer"); err != nil {
 		return nil, err
 	}
 	if err = t.add(file.AddedTokens); err != nil {
 		return nil, err
 	}
-	if t.pre, err = readPreTokenizer(file.PreTokenizer, "pre_tokenizer"); err != nil {
+	if t.around, _, err = t.readAround(file.PostProcessor, "post_processor"); err != nil {
 		return nil, err
 	}
-	if err = t.readPostProcessor(file.PostProcessor); err != nil {
+	if t.decoder, err = readDecoder(file.Decoder, "decoder"); err != nil {
 		return nil, err
 	}
-	t.decoder, err = readDecoder(file.Decoder, "decoder")
-	return t, err
+	return t, t.readLimits(file.Truncation, file.Padding)
 }
 
-// add stores the added tokens, and checks that ids and contents do not contradict each other.
+// add stores the added tokens. Hugging Face's library gives each token the id that the model has
+// for it, or else the next free id. The ids of the file have to be these.
 func (t *Tokenizer) add(tokens []addedToken) error {
+	byName := map[string]int{} // the last index of each name
+	next := int64(t.model.count())
+	for i := range tokens {
+		token := &tokens[i]
+		field := fmt.Sprintf("added_tokens[%d]", i)
+		if token.Content == "" {
+			return bad(field, "content is empty")
+		}
+		want, known := t.model.lookup(token.Content)
+		if before, ok := byName[token.Content]; ok && !known {
+			want, known = tokens[before].ID, true
+		}
+		if !known {
+			want = next
+			next++
+		}
+		if token.ID != want {
+			return bad(field, "id is %d for %q, and the other fields say that it is %d", token.ID, token.Content, want)
+		}
+		byName[token.Content] = i
+	}
 	var asGiven, normalized []addedToken
 	for i, token := range tokens {
-		field := fmt.Sprintf("added_tokens[%d]", i)
-		own, taken := t.model.token(token.ID)
-		before, twice := t.extra[token.ID]
-		switch {
-		case token.Content == "":
-			return bad(field, "content is empty")
-		case token.ID < 0 || token.ID > 1<<31:
-			return bad(field, "id is %d", token.ID)
-		case taken && own != token.Content:
-			return bad(field, "id is %d for %q, and in model.vocab that is %q", token.ID, token.Content, own)
-		case twice && before != token.Content:
-			return bad(field, "id is %d for %q, and for %q too", token.ID, token.Content, before)
+		if byName[token.Content] != i {
+			continue
 		}
-		t.extra[token.ID] = token.Content
 		if token.Special {
 			t.special[token.Content] = true
 		}
 		if token.Normalized {
-			token.Content = t.normalize(token.Content)
+			token.Content = t.normalize(piece{text: token.Content}).text
 			normalized = append(normalized, token)
 		} else {
 			asGiven = append(asGiven, token)
 		}
+		t.extra[token.ID] = token.Content
 	}
-	t.added, t.normalized = newAdded(asGiven), newAdded(normalized)
-	return nil
+	var err error
+	if t.added, err = newAddedOf(asGiven); err == nil {
+		t.normalized, err = newAddedOf(normalized)
+	}
+	return err
 }
 
-func readModel(data json.RawMessage) (*unigram, error) {
-	var m struct {
-		Unknown      *int64            `json:"unk_id"`
-		Vocab        []json.RawMessage `json:"vocab"`
-		ByteFallback bool              `json:"byte_fallback"`
+func newAddedOf(tokens []addedToken) (*added, error) {
+	a, i := newAdded(tokens)
+	if i >= 0 {
+		return nil, bad("added_tokens", "the token with id %d is %q when it is normalized, and so is another one, "+
+			"or nothing is left", tokens[i].ID, tokens[i].Content)
 	}
+	return a, nil
+}
+
+// modelField is the field model, whose vocab differs by type.
+type modelField struct {
+	Type         string          `json:"type"`
+	Vocab        json.RawMessage `json:"vocab"`
+	Merges       json.RawMessage `json:"merges"`
+	UnknownID    *int64          `json:"unk_id"` // belongs to Unigram
+	UnknownToken *string         `json:"unk_token"`
+	Prefix       *string         `json:"continuing_subword_prefix"`
+	Suffix       *string         `json:"end_of_word_suffix"`
+	Longest      *int            `json:"max_input_chars_per_word"`
+	Dropout      *float64        `json:"dropout"`
+	FuseUnknown  bool            `json:"fuse_unk"`
+	ByteFallback bool            `json:"byte_fallback"`
+	IgnoreMerges bool            `json:"ignore_merges"`
+}
+
+// kind returns the type. Old files have none, and then the fields tell.
+func (m *modelField) kind() string {
+	switch {
+	case m.Type != "":
+		return m.Type
+	case m.Merges != nil:
+		return "BPE"
+	case m.Longest != nil:
+		return "WordPiece"
+	case len(m.Vocab) > 0 && m.Vocab[0] == '{':
+		return "WordLevel"
+	}
+	return "Unigram"
+}
+
+func readModel(data json.RawMessage, pre *preTokenizers) (model, error) {
 	const field = "model"
-	if data == nil {
+	if data == nil || string(data) == "null" {
 		return nil, bad(field, "it is missing")
 	}
-	var kind struct {
-		Type string `json:"type"`
-	}
-	if err := unmarshal(data, field, &kind); err != nil {
-		return nil, err
-	}
-	if kind.Type != "Unigram" {
-		return nil, unsupported(field+".type", kind.Type, "Unigram")
-	}
+	var m modelField
 	if err := unmarshal(data, field, &m); err != nil {
 		return nil, err
 	}
-	if len(m.Vocab) == 0 {
+	switch m.kind() {
+	case "Unigram":
+		return m.unigram(field, pre)
+	case "BPE", "WordPiece", "WordLevel":
+	default:
+		return nil, unsupported(field+".type", m.Type, "BPE, WordPiece, WordLevel or Unigram")
+	}
+	ids := map[string]int64{}
+	if err := unmarshal(m.Vocab, field+".vocab", &ids); err != nil {
+		return nil, err
+	}
+	v, err := newVocabulary(ids, field+".vocab")
+	if err != nil {
+		return nil, err
+	}
+	if m.kind() == "BPE" {
+		return m.bpe(v, field, pre)
+	}
+	pre.write()
+	unknown, err := v.unknown(m.UnknownToken, field+".unk_token")
+	if err != nil {
+		return nil, err
+	}
+	if m.kind() == "WordLevel" {
+		return &wordLevel{v, unknown}, nil
+	}
+	if m.Longest == nil || m.Prefix == nil {
+		return nil, bad(field, "max_input_chars_per_word or continuing_subword_prefix is missing")
+	}
+	return newWordPiece(v, *m.Prefix, unknown, *m.Longest), nil
+}
+
+func (m *modelField) unigram(field string, pre *preTokenizers) (model, error) {
+	pre.write()
+	var entries []json.RawMessage
+	if err := unmarshal(m.Vocab, field+".vocab", &entries); err != nil {
+		return nil, err
+	}
+	if len(entries) == 0 {
 		return nil, bad(field+".vocab", "it is empty")
 	}
 	var tokens []string
 	var scores []float64
-	for i, entry := range m.Vocab {
-		var pair []any
-		err := json.Unmarshal(entry, &pair)
-		if err != nil || len(pair) != 2 {
-			pair = []any{nil, nil}
-		}
-		token, isText := pair[0].(string)
-		score, isNumber := pair[1].(float64)
-		if !isText || !isNumber {
+	for i, entry := range entries {
+		var token *string
+		var score *json.Number
+		pair := []any{&token, &score}
+		if err := json.Unmarshal(entry, &pair); err != nil || len(pair) != 2 || token == nil || score == nil {
 			return nil, bad(fmt.Sprintf("%s.vocab[%d]", field, i), "%.40s is no token with its score", entry)
 		}
-		tokens, scores = append(tokens, token), append(scores, score)
+		tokens, scores = append(tokens, *token), append(scores, readScore(score.String()))
 	}
-	if m.Unknown == nil {
+	if m.UnknownID == nil {
 		return nil, bad(field+".unk_id", "it is missing, and some characters are in no vocabulary")
 	}
-	if *m.Unknown < 0 || *m.Unknown >= int64(len(tokens)) {
-		return nil, bad(field+".unk_id", "it is %d, and the vocabulary has %d tokens", *m.Unknown, len(tokens))
+	if *m.UnknownID < 0 || *m.UnknownID >= int64(len(tokens)) {
+		return nil, bad(field+".unk_id", "it is %d, and the vocabulary has %d tokens", *m.UnknownID, len(tokens))
 	}
-	return newUnigram(tokens, scores, *m.Unknown, m.ByteFallback), nil
-}
-
-// stage is a normalizer, a pre-tokenizer or a decoder.
-type stage struct {
-	Type string `json:"type"`
-
-	Normalizers   []json.RawMessage `json:"normalizers"` // this field and the two below belong to Sequence
-	PreTokenizers []json.RawMessage `json:"pretokenizers"`
-	Decoders      []json.RawMessage `json:"decoders"`
-
-	Charsmap *string `json:"precompiled_charsmap"`
-
-	Replacement    string  `json:"replacement"` // this field and the three below belong to Metaspace
-	AddPrefixSpace *bool   `json:"add_prefix_space"`
-	PrependScheme  *string `json:"prepend_scheme"`
-	Split          *bool   `json:"split"`
-
-	Pattern pattern         `json:"pattern"` // belongs to Replace
-	Content string          `json:"content"` // belongs to Replace, and to Strip in a decoder
-	Left    bool            `json:"strip_left"`
-	Right   bool            `json:"strip_right"`
-	Start   json.RawMessage `json:"start"`
-	Stop    json.RawMessage `json:"stop"`
-}
-
-// read parses `data` into s. It reports whether `data` has a stage.
-func (s *stage) read(data json.RawMessage, field string) (bool, error) {
-	if len(data) == 0 || string(data) == "null" {
-		return false, nil
-	}
-	return true, unmarshal(data, field, s)
-}
-
-func readNormalizer(data json.RawMessage, field string) (normalizer, error) {
-	var s stage
-	if ok, err := s.read(data, field); !ok || err != nil {
-		return func(text string) string { return text }, err
-	}
-	switch s.Type {
-	case "Sequence":
-		var all []normalizer
-		for i, data := range s.Normalizers {
-			n, err := readNormalizer(data, fmt.Sprintf("%s.normalizers[%d]", field, i))
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, n)
-		}
-		return func(text string) string {
-			for _, n := range all {
-				text = n(text)
-			}
-			return text
-		}, nil
-	case "Precompiled":
-		field += ".precompiled_charsmap"
-		if s.Charsmap == nil {
-			return nil, bad(field, "it is missing")
-		}
-		table, err := base64.StdEncoding.DecodeString(*s.Charsmap)
-		if err != nil {
-			return nil, bad(field, "%v", err)
-		}
-		m, err := newCharsmap(table)
-		if err != nil {
-			return nil, bad(field, "%v", err)
-		}
-		return m.normalize, nil
-	case "Strip":
-		return func(text string) string {
-			if s.Left {
-				text = strings.TrimLeftFunc(text, unicode.IsSpace)
-			}
-			if s.Right {
-				text = strings.TrimRightFunc(text, unicode.IsSpace)
-			}
-			return text
-		}, nil
-	case "Replace":
-		re, err := s.Pattern.compile()
-		if err != nil {
-			return nil, bad(field+".pattern", "%v", err)
-		}
-		return func(text string) string { return re.ReplaceAllLiteralString(text, s.Content) }, nil
-	}
-	return nil, unsupported(field+".type", s.Type, "Precompiled, Strip, Replace or Sequence")
-}
-
-func readPreTokenizer(data json.RawMessage, field string) ([]preTokenizer, error) {
-	var s stage
-	if ok, err := s.read(data, field); !ok || err != nil {
-		return nil, err
-	}
-	switch s.Type {
-	case "Sequence":
-		var all []preTokenizer
-		for i, data := range s.PreTokenizers {
-			pre, err := readPreTokenizer(data, fmt.Sprintf("%s.pretokenizers[%d]", field, i))
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, pre...)
-		}
-		return all, nil
-	case "WhitespaceSplit":
-		return []preTokenizer{splitAtSpaces}, nil
-	case "Metaspace":
-		m, err := s.metaspace(field)
-		return []preTokenizer{m.cut}, err
-	}
-	return nil, unsupported(field+".type", s.Type, "Metaspace, WhitespaceSplit or Sequence")
-}
-
-func (s *stage) metaspace(field string) (metaspace, error) {
-	m := metaspace{mark: s.Replacement, scheme: "always", split: s.Split == nil || *s.Split}
-	if s.PrependScheme != nil {
-		m.scheme = *s.PrependScheme
-	}
-	if s.AddPrefixSpace != nil && !*s.AddPrefixSpace {
-		m.scheme = "never"
-	}
-	switch m.scheme {
-	case "always", "first", "never":
-	default:
-		return m, bad(field+".prepend_scheme", "it is %q, want always, first or never", m.scheme)
-	}
-	if utf8.RuneCountInString(m.mark) != 1 {
-		return m, bad(field+".replacement", "it is %q, want one character", m.mark)
-	}
-	return m, nil
-}
-
-// readPostProcessor reads the tokens that are put around a text.
-func (t *Tokenizer) readPostProcessor(data json.RawMessage) error {
-	const field = "post_processor"
-	var p struct {
-		Type   string `json:"type"`
-		Single []struct {
-			Sequence *struct {
-				ID string `json:"id"`
-			}
-			SpecialToken *struct {
-				ID string `json:"id"`
-			}
-		} `json:"single"`
-		SpecialTokens map[string]struct {
-			IDs []int64 `json:"ids"`
-		} `json:"special_tokens"`
-	}
-	if len(data) == 0 || string(data) == "null" {
-		return nil
-	}
-	if err := unmarshal(data, field, &p); err != nil {
-		return err
-	}
-	if p.Type != "TemplateProcessing" {
-		return unsupported(field+".type", p.Type, "TemplateProcessing")
-	}
-	texts := 0
-	for i, part := range p.Single {
-		switch {
-		case part.Sequence != nil:
-			texts++
-		case part.SpecialToken == nil:
-			return bad(fmt.Sprintf("%s.single[%d]", field, i), "it is neither Sequence nor SpecialToken")
-		default:
-			token, ok := p.SpecialTokens[part.SpecialToken.ID]
-			if !ok {
-				return bad(field+".special_tokens", "%q is missing", part.SpecialToken.ID)
-			}
-			for _, id := range token.IDs {
-				if _, ok := t.Token(id); !ok {
-					return bad(field+".special_tokens", "%q is %d, which is no token", part.SpecialToken.ID, id)
-				}
-			}
-			if texts == 0 {
-				t.prefix = append(t.prefix, token.IDs...)
-			} else {
-				t.suffix = append(t.suffix, token.IDs...)
-			}
-		}
-	}
-	if texts != 1 {
-		return bad(field+".single", "it has the text %d times, want once", texts)
-	}
-	return nil
-}
-
-func readDecoder(data json.RawMessage, field string) (decoder, error) {
-	var s stage
-	ok, err := s.read(data, field)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return func(tokens []string) []string { return []string{strings.Join(tokens, " ")} }, nil
-	}
-	switch s.Type {
-	case "Sequence":
-		var all []decoder
-		for i, data := range s.Decoders {
-			d, err := readDecoder(data, fmt.Sprintf("%s.decoders[%d]", field, i))
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, d)
-		}
-		return func(tokens []string) []string {
-			for _, d := range all {
-				tokens = d(tokens)
-			}
-			return tokens
-		}, nil
-	case "Metaspace":
-		m, err := s.metaspace(field)
-		return m.decode, err
-	case "ByteFallback":
-		return decodeBytes, nil
-	case "Fuse":
-		return func(tokens []string) []string { return []string{strings.Join(tokens, "")} }, nil
-	case "Replace":
-		re, err := s.Pattern.compile()
-		if err != nil {
-			return nil, bad(field+".pattern", "%v", err)
-		}
-		return each(func(token string) string { return re.ReplaceAllLiteralString(token, s.Content) }), nil
-	case "Strip":
-		var start, stop int
-		if err := errors.Join(unmarshal(s.Start, field+".start", &start), unmarshal(s.Stop, field+".stop", &stop)); err != nil {
-			return nil, err
-		}
-		return each(func(token string) string {
-			for i := 0; i < start && s.Content != "" && strings.HasPrefix(token, s.Content); i++ {
-				token = token[len(s.Content):]
-			}
-			for i := 0; i < stop && s.Content != "" && strings.HasSuffix(token, s.Content); i++ {
-				token = token[:len(token)-len(s.Content)]
-			}
-			return token
-		}), nil
-	}
-	return nil, unsupported(field+".type", s.Type, "Metaspace, ByteFallback, Fuse, Replace, Strip or Sequence")
-}
-
-func each(fn func(token string) string) decoder {
-	return func(tokens []string) []string {
-		for i, token := range tokens {
-			tokens[i] = fn(token)
-		}
-		return tokens
-	}
+	return newUnigram(tokens, scores, *m.UnknownID, m.ByteFallback), nil
 }
 
 func unmarshal(data []byte, field string, to any) error {
+	if data == nil {
+		return bad(field, "it is missing")
+	}
 	err := json.Unmarshal(data, to)
 	if err == nil {
 		return nil

@@ -2,8 +2,7 @@ package tokenizer
 
 import (
 	"errors"
-	"slices"
-	"strings"
+	"unicode/utf8"
 )
 
 // These errors tell why a file cannot be used. Test for them with [errors.Is].
@@ -19,10 +18,11 @@ type Tokenizer struct {
 	added      *added // tokens that are looked for in the original text
 	normalized *added // tokens that are looked for in the normalized text
 	pre        []preTokenizer
-	model      *unigram
-	prefix     []int64 // put before the tokens of a text
-	suffix     []int64 // put after the tokens of a text
-	decoder    decoder
+	model      model
+	around     around
+	truncation truncation
+	padding    *padding // nil if texts are not filled up
+	decoder    newDecoder
 
 	extra   map[int64]string // the names of the added tokens, by id; the model may lack some of them
 	special map[string]bool
@@ -30,47 +30,81 @@ type Tokenizer struct {
 	chat func() (*chatFiles, error) // reads the templates beside the file
 }
 
-// Encode returns the tokens of a text. The result includes the tokens that the file puts around
-// each text, such as </s>. Where the text contains the name of a special token, the result has
-// this token. Bytes that are not UTF-8 count as U+FFFD.
+// Encode returns the tokens of a text, as Hugging Face's library does. The result includes the
+// tokens that the file puts around each text, such as </s>. Where the text contains the name of a
+// special token, the result has this token. Bytes that are not UTF-8 count as U+FFFD. If the file
+// has fields truncation or padding, the result is cut or filled up. A file that cuts second texts
+// alone cuts nothing here.
 func (t *Tokenizer) Encode(text string) []int64 {
-	return slices.Concat(t.prefix, t.encode(text), t.suffix)
+	ids, _, _ := t.finish(t.EncodePart(text), nil, t.around.single)
+	return ids
 }
 
-// encode returns the tokens of a text without the tokens that the file puts around each text.
-func (t *Tokenizer) encode(text string) []int64 {
-	var ids []int64
-	text = strings.ToValidUTF8(text, "\uFFFD")
+// EncodePart returns the tokens of a part of a text: without the tokens that the file puts around
+// a text, not cut and not filled up.
+func (t *Tokenizer) EncodePart(text string) []int64 { return t.encode(nil, text) }
+
+// EncodePair returns the tokens of two texts in one row, such as a question and an answer, and the
+// type of each token. The file tells which tokens stand around the texts, which types there are,
+// and how the row is cut and filled up. It fails if the row is too long, and the file cuts only the
+// text that is too short for that.
+func (t *Tokenizer) EncodePair(text, second string) (ids, kinds []int64, err error) {
+	pair := t.EncodePart(second)
+	if pair == nil {
+		pair = []int64{}
+	}
+	return t.finish(t.EncodePart(text), pair, t.around.pair)
+}
+
+// Count returns how many tokens a text has with those around it, before it is cut or filled up.
+func (t *Tokenizer) Count(text string) int {
+	return len(t.EncodePart(text)) + t.around.single.added()
+}
+
+// finish cuts texts, puts them into a template and fills the row up.
+func (t *Tokenizer) finish(first, second []int64, into template) (ids, kinds []int64, err error) {
+	if t.truncation.Length != nil {
+		if first, second, err = t.truncation.cut(first, second, *t.truncation.Length-into.added()); err != nil {
+			return nil, nil, err
+		}
+	}
+	ids, kinds = into.fill(first, second)
+	if t.padding != nil {
+		ids, kinds = t.padding.fill(ids, t.padding.ID), t.padding.fill(kinds, t.padding.Kind)
+	}
+	return ids, kinds, nil
+}
+
+// encode appends the tokens of a text.
+func (t *Tokenizer) encode(ids []int64, text string) []int64 {
+	run := t.model.encode
+	emit := func(p piece) { ids = run(ids, p.text) }
+	for i := len(t.pre) - 1; i >= 0; i-- {
+		pre, next := t.pre[i], emit
+		emit = func(p piece) {
+			if p.text != "" {
+				pre(p, next)
+			}
+		}
+	}
+	text = validUTF8(text)
 	for _, part := range t.added.split(text) {
 		if part.isToken {
 			ids = append(ids, part.id)
 			continue
 		}
-		normal := t.normalize(text[part.from:part.to])
-		for _, part := range t.normalized.split(normal) {
+		p := piece{text: text[part.from:part.to]}
+		if part.from == 0 {
+			_, p.zero = utf8.DecodeRuneInString(p.text)
+		}
+		p = t.normalize(p)
+		for _, part := range t.normalized.split(p.text) {
 			if part.isToken {
 				ids = append(ids, part.id)
-				continue
-			}
-			ids = t.encodePart(ids, piece{normal[part.from:part.to], len(ids) == 0})
-		}
-	}
-	return ids
-}
-
-func (t *Tokenizer) encodePart(ids []int64, whole piece) []int64 {
-	pieces := []piece{whole}
-	for _, pre := range t.pre {
-		var next []piece
-		for _, p := range pieces {
-			if p.text != "" {
-				next = append(next, pre(p)...)
+			} else {
+				emit(p.part(part.from, part.to))
 			}
 		}
-		pieces = next
-	}
-	for _, p := range pieces {
-		ids = t.model.encode(ids, p.text)
 	}
 	return ids
 }
@@ -80,17 +114,18 @@ func (t *Tokenizer) Decode(ids []int64) string { return t.decode(ids, false) }
 
 // decode is Decode. With `special` the text has the names of special tokens too.
 func (t *Tokenizer) decode(ids []int64, special bool) string {
-	var tokens []string
+	s := &Stream{Tokenizer: t, special: special}
 	for _, id := range ids {
-		if token, ok := t.Token(id); ok && (special || !t.special[token]) {
-			tokens = append(tokens, token)
-		}
+		s.add(id)
 	}
-	return strings.Join(t.decoder(tokens), "")
+	if s.decoder != nil {
+		s.decoder.end(s.write)
+	}
+	return s.take()
 }
 
-// Token returns the name of a token. In a name ▁ stands for a space. ok reports whether the token
-// exists.
+// Token returns the name of a token, as the file writes it: ▁ or Ġ may stand for a space. ok
+// reports whether the token exists.
 func (t *Tokenizer) Token(id int64) (token string, ok bool) {
 	if token, ok := t.extra[id]; ok {
 		return token, true
@@ -100,7 +135,7 @@ func (t *Tokenizer) Token(id int64) (token string, ok bool) {
 
 // Size returns the highest id of a token plus 1.
 func (t *Tokenizer) Size() int {
-	size := int64(len(t.model.tokens))
+	size := t.model.top()
 	for id := range t.extra {
 		size = max(size, id+1)
 	}

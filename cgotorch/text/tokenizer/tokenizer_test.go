@@ -40,7 +40,7 @@ func TestTokenizer_LikeTransformers(t *testing.T) {
 				if got := tokens.Encode(l.Text); !slices.Equal(got, l.IDs) {
 					t.Errorf("%+q: got %v, want %v", l.Text, got, l.IDs)
 				}
-				if got := tokens.encode(l.Text); !slices.Equal(got, l.Plain) {
+				if got := tokens.EncodePart(l.Text); !slices.Equal(got, l.Plain) {
 					t.Errorf("%+q, bare: got %v, want %v", l.Text, got, l.Plain)
 				}
 				if got := tokens.Decode(l.IDs); got != l.Decoded {
@@ -96,7 +96,8 @@ func TestParse(t *testing.T) {
 		{simple, "", "JSON", ErrFormat},
 		{simple, "[]", "it is a array", ErrFormat},
 		{simple, "{}", "model: it is missing", ErrFormat},
-		{`"Unigram"`, `"WordPiece"`, "model.type: it is \"WordPiece\"", ErrUnsupported},
+		{`"Unigram"`, `"WordPieces"`, "model.type: it is \"WordPieces\"", ErrUnsupported},
+		{`"Unigram"`, `"WordPiece"`, "model.vocab: it is a array", ErrFormat},
 		{`"Unigram"`, `3`, "model.type: it is a number", ErrFormat},
 		{`["a",-1]`, `["a"]`, "model.vocab[1]", ErrFormat},
 		{`["a",-1]`, `["a",-1,2]`, "model.vocab[1]", ErrFormat},
@@ -108,24 +109,24 @@ func TestParse(t *testing.T) {
 		{`"unk_id":0`, `"unk_id":null`, "model.unk_id", ErrFormat},
 		{`"id":3,`, `"id":-3,`, "added_tokens[0]: id is -3", ErrFormat},
 		{`"id":3,`, `"id":1,`, "added_tokens[0]: id is 1", ErrFormat},
-		{`{"id":3,"content":"<s>"`, `{"id":3,"content":"b"},{"id":3,"content":"<s>"`, `id is 3 for "<s>", and for "b" too`, ErrFormat},
+		{`{"id":3,"content":"<s>"`, `{"id":3,"content":"b"},{"id":3,"content":"<s>"`, `added_tokens[1]: id is 3 for "<s>"`, ErrFormat},
 		{`"content":"<s>"`, `"content":""`, "added_tokens[0]: content is empty", ErrFormat},
-		{`"type":"Strip","strip_left"`, `"type":"BertNormalizer","strip_left"`, "normalizer.normalizers[0].type", ErrUnsupported},
-		{`{"String":"x"}`, `{"Regex":"(?<=x)"}`, "normalizer.normalizers[1].pattern", ErrFormat},
+		{`"type":"Strip","strip_left"`, `"type":"Bert","strip_left"`, "normalizer.normalizers[0].type", ErrUnsupported},
+		{`{"String":"x"}`, `{"Regex":"(?<=x+)"}`, "normalizer.normalizers[1].pattern", ErrUnsupported},
 		{`{"String":"x"}`, `{}`, "normalizer.normalizers[1].pattern", ErrFormat},
 		{`"type":"Strip","strip_left":true`, `"type":"Precompiled"`, "normalizers[0].precompiled_charsmap: it is missing", ErrFormat},
 		{`"type":"Strip","strip_left":true`, `"type":"Precompiled","precompiled_charsmap":"?"`, "normalizers[0].precompiled_charsmap", ErrFormat},
 		{`"type":"Strip","strip_left":true`, `"type":"Precompiled","precompiled_charsmap":"AAAA"`, "too short", ErrFormat},
 		{`"type":"Strip","strip_left":true`, `"type":"Precompiled","precompiled_charsmap":"/////wAA"`, "its trie", ErrFormat},
-		{`"type":"Metaspace"`, `"type":"ByteLevel"`, "pre_tokenizer.type", ErrUnsupported},
+		{`"type":"Metaspace"`, `"type":"Bytes"`, "pre_tokenizer.type", ErrUnsupported},
 		{`"replacement":"▁"`, `"replacement":""`, "pre_tokenizer.replacement", ErrFormat},
 		{`"add_prefix_space":false`, `"prepend_scheme":"last"`, "pre_tokenizer.prepend_scheme", ErrFormat},
-		{`"TemplateProcessing"`, `"BertProcessing"`, "post_processor.type", ErrUnsupported},
+		{`"TemplateProcessing"`, `"BertProcessing"`, "post_processor: sep or cls", ErrFormat},
 		{`{"Sequence":{"id":"A"}},`, ``, "post_processor.single", ErrFormat},
 		{`{"SpecialToken":{"id":"<s>"}}`, `{}`, "post_processor.single[1]", ErrFormat},
 		{`{"<s>":{"ids":[3]}}`, `{}`, "post_processor.special_tokens", ErrFormat},
 		{`"ids":[3]`, `"ids":[7]`, "post_processor.special_tokens", ErrFormat},
-		{`"type":"Fuse"`, `"type":"BPEDecoder"`, "decoder.decoders[0].type", ErrUnsupported},
+		{`"type":"Fuse"`, `"type":"BPE"`, "decoder.decoders[0].type", ErrUnsupported},
 		{`"start":1`, `"start":"1"`, "decoder.decoders[1].start", ErrFormat},
 	} {
 		if !strings.Contains(simple, test.old) {
