@@ -285,7 +285,7 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 		}
 	}
 	for room, want := range map[string][]string{
-		"cgotorch": {"github.com/rivo/uniseg"},
+		"cgotorch": {"github.com/rivo/uniseg", "golang.org/x/text"},
 		parquet: {
 			"github.com/andybalholm/brotli", "github.com/apache/arrow-go/v18", "github.com/apache/thrift", "github.com/cespare/xxhash/v2", "github.com/goccy/go-json",
 			"github.com/golang/snappy", "github.com/google/flatbuffers", "github.com/google/uuid", "github.com/klauspost/compress", "github.com/klauspost/cpuid/v2",

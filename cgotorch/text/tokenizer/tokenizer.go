@@ -42,7 +42,7 @@ func (t *Tokenizer) Encode(text string) []int64 {
 
 // EncodePart returns the tokens of a part of a text: without the tokens that the file puts around
 // a text, not cut and not filled up.
-func (t *Tokenizer) EncodePart(text string) []int64 { return t.encode(nil, text) }
+func (t *Tokenizer) EncodePart(text string) []int64 { return t.encode(text) }
 
 // EncodePair returns the tokens of two texts in one row, such as a question and an answer, and the
 // type of each token. The file tells which tokens stand around the texts, which types there are,
@@ -75,8 +75,8 @@ func (t *Tokenizer) finish(first, second []int64, into template) (ids, kinds []i
 	return ids, kinds, nil
 }
 
-// encode appends the tokens of a text.
-func (t *Tokenizer) encode(ids []int64, text string) []int64 {
+// encode is EncodePart.
+func (t *Tokenizer) encode(text string) (ids []int64) {
 	run := t.model.encode
 	emit := func(p piece) { ids = run(ids, p.text) }
 	for i := len(t.pre) - 1; i >= 0; i-- {
