@@ -74,8 +74,10 @@ func (a *answer) start(ctx context.Context) error {
 			if logits == nil {
 				return nil
 			}
-			if err := a.load(x, l); err != nil {
-				return err
+			if a.load(x, l); a.f.mask {
+				if err := a.mask(x, l); err != nil {
+					return err
+				}
 			}
 			l.sample(x, a.f, logits)
 			l.loaded, a.late = c, x.ReadAsync(l.sampler.result)
@@ -91,17 +93,13 @@ func (a *answer) start(ctx context.Context) error {
 }
 
 // load writes what the answer's sampling needs into the lane.
-func (a *answer) load(x *cgotorch.Exec, l *lane) error {
+func (a *answer) load(x *cgotorch.Exec, l *lane) {
 	l.sampler.load(x, &a.o, a.f, a.prompt, a.made)
 	write(x, l.position, []int64{int64(len(a.prompt) + len(a.made) - 1)})
-	return a.mask(x, l)
 }
 
-// mask lets the program fill the mask, if there is one.
+// mask lets the program fill the mask.
 func (a *answer) mask(x *cgotorch.Exec, l *lane) error {
-	if a.o.Mask == nil {
-		return nil
-	}
 	allowed := make([]bool, a.c.m.d.c.vocab)
 	a.o.Mask(slices.Clone(a.made), allowed)
 	if !slices.Contains(allowed, true) {
@@ -111,16 +109,22 @@ func (a *answer) mask(x *cgotorch.Exec, l *lane) error {
 	return nil
 }
 
-// next returns the token that the device computes, after it has given the device the step behind.
+// next returns the next token. On CUDA it first gives the device the step behind, so that the
+// device computes while the host reads. On the CPU a step would only delay the token.
 func (a *answer) next(ctx context.Context) (Token, error) {
 	if a.err != nil {
 		return Token{}, a.err
 	}
+	if a.late == nil {
+		if err := a.resume(ctx); err != nil {
+			return Token{}, err
+		}
+	}
 	read, at := a.late, len(a.prompt)+len(a.made) // `at` is the position of the token to be read
 	defer read.Close()
 	a.late, a.ahead = nil, false
-	last := len(a.made)+1 >= a.most
-	if turns := a.c.long != a.c.m.d.c.long(at+1); !last && !turns {
+	last, early := len(a.made)+1 >= a.most, a.c.m.stream.Device().IsCUDA()
+	if turns := a.c.long != a.c.m.d.c.long(at+1); early && !last && !turns {
 		a.err = a.step(at, nil)
 	}
 	select {
@@ -129,13 +133,10 @@ func (a *answer) next(ctx context.Context) (Token, error) {
 		return Token{}, context.Cause(ctx)
 	}
 	token, err := a.token(read, last)
-	if err != nil || token.Reason != "" {
-		return token, err
+	if early && err == nil && token.Reason == "" && a.late == nil && a.err == nil {
+		a.err = a.resume(ctx)
 	}
-	if a.late == nil && a.err == nil {
-		a.err = a.resume(ctx, at, token.ID)
-	}
-	return token, nil
+	return token, err
 }
 
 // token makes a Token of what the device has written.
@@ -174,9 +175,7 @@ func (a *answer) step(at int, known []int64) error {
 		if l.loaded != c {
 			l.upload(x, c.tables)
 			l.turn(x, at+1)
-			if err := a.load(x, l); err != nil {
-				return err
-			}
+			a.load(x, l)
 			write(x, l.token, known)
 			l.loaded = c
 		}
@@ -188,9 +187,9 @@ func (a *answer) step(at int, known []int64) error {
 	})
 }
 
-// resume enqueues what next could not enqueue before it knew the token at position `at`.
-func (a *answer) resume(ctx context.Context, at int, id int64) error {
-	c := a.c
+// resume enqueues what could not be enqueued before the host knew the answer's last token.
+func (a *answer) resume(ctx context.Context) error {
+	c, at, id := a.c, len(a.prompt)+len(a.made)-1, a.made[len(a.made)-1]
 	if c.long != c.m.d.c.long(at+1) {
 		return a.start(ctx)
 	}
@@ -208,12 +207,11 @@ func (a *answer) resume(ctx context.Context, at int, id int64) error {
 			l.upload(x, c.tables)
 			l.turn(x, at+1)
 			write(x, l.token, []int64{id})
-			if err := a.load(x, l); err != nil {
-				return err
-			}
+			a.load(x, l)
 			l.layers(x, a.f, c.live(at+1))
 			l.loaded = c
-		} else if err := a.mask(x, l); err != nil {
+		}
+		if err := a.mask(x, l); err != nil {
 			return err
 		}
 		l.sampleMasked(x, a.f)

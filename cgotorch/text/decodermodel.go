@@ -112,13 +112,22 @@ func (d *decoder) normed(x *cgotorch.Exec, h, weight *cgotorch.Tensor) *cgotorch
 	return call(x, "aten::rms_norm", h, weight.Shape(), weight, d.c.eps)
 }
 
+// plus adds what a layer computes to the residual stream. On the CPU LibTorch adds two dtypes ten
+// times more slowly than it converts one of them.
+func (d *decoder) plus(x *cgotorch.Exec, h, out *cgotorch.Tensor) *cgotorch.Tensor {
+	if !x.Device().IsCUDA() {
+		out = d.as(x, out, d.wide)
+	}
+	return x.Add(h, out)
+}
+
 // layer adds attention and the feed-forward layer to h [rows, width].
 func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cgotorch.Tensor) *cgotorch.Tensor {
 	mixed := x.Tidy(func() *cgotorch.Tensor {
 		in := d.as(x, d.normed(x, h, l.beforeMix), d.dtype)
 		query, key, value := d.project(x, p, l, in)
 		out := l.out.forward(x, p.attend(i, query, key, value), p.training)
-		return x.Add(h, d.normed(x, out, l.afterMix))
+		return d.plus(x, h, d.normed(x, out, l.afterMix))
 	})
 	defer mixed.Close()
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -129,7 +138,7 @@ func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cg
 		} else {
 			out = l.down.forward(x, d.c.activate(x, l.gateUp.forward(x, in, p.training)), p.training)
 		}
-		return x.Add(mixed, d.normed(x, out, l.afterFeed))
+		return d.plus(x, mixed, d.normed(x, out, l.afterFeed))
 	})
 }
 
