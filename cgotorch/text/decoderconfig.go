@@ -339,3 +339,21 @@ func familyNames() []string {
 	slices.Sort(names)
 	return names
 }
+
+// weights returns about how many numbers the weights have, norms and biases left out.
+func (c *decoderConfig) weights() int64 {
+	width, tables := int64(c.width), int64(2)
+	if c.tied {
+		tables = 1
+	}
+	n := tables * int64(c.vocab) * width
+	for _, l := range c.layers {
+		n += 2 * int64(c.heads+c.keyHeads) * int64(c.head) * width
+		if l.sparse {
+			n += int64(c.experts.count) * (3*int64(c.experts.inner) + 1) * width
+		} else {
+			n += 3 * int64(c.inner) * width
+		}
+	}
+	return n
+}

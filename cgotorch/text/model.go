@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+	"github.com/streamtorch/streamtorch/internal/hostmemory"
 )
 
 // Options are the options of [Open]. The zero value is good for one conversation.
@@ -128,17 +129,36 @@ func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
 	default:
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
+	spans := c.spans(m.context)
+	pages := pagesFor(spans) * ((o.CacheTokens + m.context - 1) / m.context)
+	if err := c.fits(x.Device(), dtype, pages); err != nil {
+		return err
+	}
 	mk := &maker{x: x, c: c, dtype: dtype}
 	m.d = mk.decoder()
 	mk.keep()
 	m.Weights = m.d.Weights
-	spans := m.d.spans(m.context)
-	m.pages = newPages(x, m.d, pagesFor(spans)*((o.CacheTokens+m.context-1)/m.context))
+	m.pages = newPages(x, m.d, pages)
 	m.lane = newLane(x, m.d, m.pages, spans, m.context)
 	if o.RandomWeights != 0 {
 		return m.d.randomize(x, o.RandomWeights)
 	}
 	return m.d.load(x, files)
+}
+
+// fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is.
+func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages int) error {
+	free, known := hostmemory.Available()
+	if device.IsCUDA() {
+		free, known = 0, false // the allocator refuses what is too much
+	}
+	weights, cache := c.weights()*int64(dtype.Size()), c.pageBytes(dtype)*int64(pages)
+	if !known || weights+cache <= free {
+		return nil
+	}
+	const giga = 1e9
+	return fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB are free: open the model with a smaller Context or a narrower DType: %w",
+		float64(weights)/giga, dtype, float64(cache)/giga, float64(free)/giga, cgotorch.ErrOutOfMemory)
 }
 
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids
@@ -157,6 +177,15 @@ func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor
 		logits := m.d.logits(x, m.d.hidden(x, p, x.Reshape(ids, -1)))
 		return x.View(logits, shape[0], shape[1], -1)
 	})
+}
+
+// Memory returns the bytes that the model takes on its device: those of its weights, and those of
+// the cache of all conversations.
+func (m *Model) Memory() (weights, cache int64) {
+	for _, t := range m.d.whole {
+		weights += t.Numel() * int64(t.DType().Size())
+	}
+	return weights, m.pages.bytes()
 }
 
 // Close frees the model's tensors. Close its conversations first. A second Close does nothing.

@@ -55,6 +55,11 @@ func (p *pages) give(pages []int64) {
 	}
 }
 
+// pageBytes returns the bytes of a page.
+func (c *decoderConfig) pageBytes(dtype cgotorch.DType) int64 {
+	return 2 * pageTokens * int64(c.keyHeads*c.head) * int64(dtype.Size())
+}
+
 func (p *pages) bytes() int64 {
 	return 2 * p.keys.Numel() * int64(p.keys.DType().Size())
 }
@@ -73,10 +78,10 @@ type span struct {
 	width  int // blocks of pageTokens tokens that are kept at most
 }
 
-// spans groups the layers of a decoder. A window keeps what the tokens of one pass can see.
-func (d *decoder) spans(context int) (all []span) {
+// spans groups the layers. A window keeps what the tokens of one pass can see.
+func (c *decoderConfig) spans(context int) (all []span) {
 	of := map[int]int{}
-	for i, l := range d.c.layers {
+	for i, l := range c.layers {
 		at, ok := of[l.window]
 		if !ok {
 			at = len(all)

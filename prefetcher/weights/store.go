@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/hostmemory"
 )
 
 // Note [Memory of a store]
@@ -192,7 +193,7 @@ func (s *Store) allocate() error {
 			}
 			size = end
 		}
-		if free, known := availableMemory(); known && size > free {
+		if free, known := hostmemory.Available(); known && size > free {
 			return fmt.Errorf("weights: a store of %d bytes: %d of them are allocated, and the host has %d left for the next %d: %w: take fewer units, or a smaller dtype",
 				total, taken, free, size, cgotorch.ErrOutOfMemory)
 		}

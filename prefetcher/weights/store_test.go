@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/hostmemory"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -65,7 +66,7 @@ func TestNewStore(t *testing.T) {
 // lies in two slabs.
 func TestNewStore_Accounting(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	if free, ok := availableMemory(); ok && free < 4<<30 {
+	if free, ok := hostmemory.Available(); ok && free < 4<<30 {
 		t.Skip("less than 4 GB of memory are available")
 	}
 	expert := []TensorSpec{{"wi.weight", cgotorch.Float32, []int64{3072, 768}}, {"wo.weight", cgotorch.Float32, []int64{768, 3072}}}
