@@ -28,6 +28,9 @@ type Options struct {
 	// needs no more than a config.json. Such a model shows what a machine can do, and answers
 	// nonsense.
 	RandomWeights uint64
+
+	// Adapter is a folder as PEFT writes it for LoRA. Its matrices are merged into the weights.
+	Adapter string
 }
 
 // Model is a decoder with its tokenizer, on one device. It may be used from any goroutine.
@@ -54,12 +57,30 @@ type Model struct {
 // generation_config.json, tokenizer.json, and the weights in safetensors files. It waits for the
 // device. The caller must Close the model.
 //
+// In place of a folder there may be an id such as Qwen/Qwen3-8B. It stands for the snapshot in
+// Hugging Face's cache. Nothing is downloaded. The folder of a LoRA adapter stands for the model
+// that it names, with the adapter merged.
+//
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
 // qwen3_moe and gpt_oss. It fails with [cgotorch.ErrInvalidArgument] for another model_type, for
 // weights that are quantised, and if a tensor is missing, unknown or of another shape. It fails
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than the device has. Errors name
 // the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
+	folder, err := folderOf(folder)
+	if err != nil {
+		return nil, err
+	}
+	if exists(filepath.Join(folder, adapterFile)) && !exists(filepath.Join(folder, "config.json")) {
+		a, err := readAdapterConfig(folder)
+		if err != nil {
+			return nil, err
+		}
+		o.Adapter = folder
+		if folder, err = folderOf(a.Base); err != nil {
+			return nil, fmt.Errorf("text: %s names the model %q: %w", filepath.Join(o.Adapter, adapterFile), a.Base, err)
+		}
+	}
 	c, err := readDecoderConfig(folder)
 	if err != nil {
 		return nil, err
@@ -140,10 +161,16 @@ func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
 	m.Weights = m.d.Weights
 	m.pages = newPages(x, m.d, pages)
 	m.lane = newLane(x, m.d, m.pages, spans, m.context)
+	var err error
 	if o.RandomWeights != 0 {
-		return m.d.randomize(x, o.RandomWeights)
+		err = m.d.randomize(x, o.RandomWeights)
+	} else {
+		err = m.d.load(x, files)
 	}
-	return m.d.load(x, files)
+	if err == nil && o.Adapter != "" {
+		err = m.d.merge(x, o.Adapter)
+	}
+	return err
 }
 
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is.

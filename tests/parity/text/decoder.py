@@ -9,6 +9,7 @@ import sys
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)
@@ -76,6 +77,36 @@ def make(name, seed):
     return model
 
 
+def adapter(folder):
+    """Writes FOLDER/adapter, a LoRA of FOLDER/llama in PEFT's form, with the logits of the merged model."""
+    to, base = folder / "adapter", folder / "llama"
+    to.mkdir()
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager").eval()
+    rank, alpha, tensors = 4, 10, {}
+    g = torch.Generator().manual_seed(7)
+    for name, p in model.named_parameters():
+        if name.endswith(("q_proj.weight", "v_proj.weight", "down_proj.weight")):
+            a, b = torch.randn(rank, p.shape[1], generator=g) * 0.1, torch.randn(p.shape[0], rank, generator=g) * 0.1
+            key = "base_model.model." + name.removesuffix(".weight")
+            tensors[key + ".lora_A.weight"], tensors[key + ".lora_B.weight"] = a, b
+            p.data += b @ a * (alpha / rank)
+    save_file(tensors, to / "adapter_model.safetensors", {"format": "pt"})
+    (to / "adapter_config.json").write_text(json.dumps(dict(
+        peft_type="LORA", base_model_name_or_path=str(base), r=rank, lora_alpha=alpha, bias="none", target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=False)))
+    write(to, model, 2, 37, 500)
+
+
+def write(to, model, batch, n, seed):
+    """Writes random ids, and the logits that the model gives."""
+    vocab = model.config.vocab_size
+    ids = torch.randint(1, vocab, (batch, n), generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits.float()
+    (to / "ids.bin").write_bytes(ids.numpy().tobytes())
+    (to / "logits.bin").write_bytes(logits.contiguous().numpy().tobytes())
+    (to / "shape.json").write_text(json.dumps([batch, n, vocab]))
+
+
 def main(folder, names):
     for i, (name, (_, _, batch, n)) in enumerate(MODELS.items()):
         if names and name not in names:
@@ -83,12 +114,9 @@ def main(folder, names):
         model = make(name, i + 1)
         c, to = model.config, folder / name
         model.save_pretrained(to)
-        ids = torch.randint(1, c.vocab_size, (batch, n), generator=torch.Generator().manual_seed(100 + i))
-        with torch.no_grad():
-            logits = model(ids, use_cache=False).logits.float()
-        (to / "ids.bin").write_bytes(ids.numpy().tobytes())
-        (to / "logits.bin").write_bytes(logits.contiguous().numpy().tobytes())
-        (to / "shape.json").write_text(json.dumps([batch, n, c.vocab_size]))
+        write(to, model, batch, n, 100 + i)
+    if "llama" in names or not names:
+        adapter(folder)
 
 
 if __name__ == "__main__":

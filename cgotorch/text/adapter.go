@@ -1,0 +1,135 @@
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// adapterConfig has the fields of PEFT's adapter_config.json that change the merged weights.
+type adapterConfig struct {
+	Type         string             `json:"peft_type"`
+	Base         string             `json:"base_model_name_or_path"`
+	Rank         int                `json:"r"`
+	Alpha        float64            `json:"lora_alpha"`
+	RankStable   bool               `json:"use_rslora"`
+	DoRA         bool               `json:"use_dora"`
+	Bias         string             `json:"bias"`
+	Transposed   bool               `json:"fan_in_fan_out"`
+	Saved        []string           `json:"modules_to_save"`
+	RankPattern  map[string]int     `json:"rank_pattern"`
+	AlphaPattern map[string]float64 `json:"alpha_pattern"`
+}
+
+const adapterFile = "adapter_config.json"
+
+func readAdapterConfig(folder string) (a adapterConfig, err error) {
+	path := filepath.Join(folder, adapterFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return a, fmt.Errorf("text: %w", err)
+	}
+	if err := json.Unmarshal(data, &a); err != nil {
+		return a, fmt.Errorf("text: %s: %w: %w", path, err, cgotorch.ErrInvalidArgument)
+	}
+	refuse := ""
+	switch {
+	case a.Type != "LORA":
+		refuse = fmt.Sprintf("peft_type is %q, and only LORA is merged", a.Type)
+	case a.DoRA:
+		refuse = "use_dora is true, and DoRA is not merged"
+	case a.Bias != "" && a.Bias != "none":
+		refuse = fmt.Sprintf("bias is %q, and only none is merged", a.Bias)
+	case a.Transposed:
+		refuse = "fan_in_fan_out is true, and no model here has such layers"
+	case len(a.Saved) > 0:
+		refuse = fmt.Sprintf("modules_to_save is %v, and only LoRA's matrices are merged", a.Saved)
+	case len(a.RankPattern)+len(a.AlphaPattern) > 0:
+		refuse = "rank_pattern or alpha_pattern is set, and one rank for all layers is merged"
+	case a.Rank < 1 || math.IsNaN(a.Alpha):
+		refuse = fmt.Sprintf("r is %d, want at least 1", a.Rank)
+	}
+	if refuse != "" {
+		return a, fmt.Errorf("text: %s: %s: merge it with PEFT's merge_and_unload, and save the result: %w", path, refuse, cgotorch.ErrInvalidArgument)
+	}
+	return a, nil
+}
+
+// scale is the factor of the product of both matrices.
+func (a adapterConfig) scale() float64 {
+	if a.RankStable {
+		return a.Alpha / math.Sqrt(float64(a.Rank))
+	}
+	return a.Alpha / float64(a.Rank)
+}
+
+// merge adds the matrices of an adapter's folder to the weights, in float32.
+func (d *decoder) merge(x *cgotorch.Exec, folder string) error {
+	a, err := readAdapterConfig(folder)
+	if err != nil {
+		return err
+	}
+	w, err := openWeights([]string{filepath.Join(folder, "adapter_model.safetensors")})
+	defer w.close()
+	if err != nil {
+		return err
+	}
+	f := w.files[0]
+	left := map[string]bool{}
+	for _, t := range f.Tensors() {
+		left[t.Name] = true
+	}
+	fail := func(name, format string, args ...any) error {
+		return fmt.Errorf("text: %s: tensor %s "+format+": %w", append(append([]any{f.Name(), name}, args...), cgotorch.ErrInvalidArgument)...)
+	}
+	for _, n := range d.Weights {
+		name := "base_model.model." + strings.TrimSuffix(n.Name, ".weight")
+		first, second := name+".lora_A.weight", name+".lora_B.weight"
+		if !left[first] && !left[second] {
+			continue
+		}
+		down, _ := f.Lookup(first)
+		up, _ := f.Lookup(second)
+		shape := n.Tensor.Shape()
+		switch rank := int64(a.Rank); {
+		case len(shape) != 2 || !slices.Equal(down.Shape, []int64{rank, shape[1]}):
+			return fail(first, "has the shape %v, and %s has the shape %v", down.Shape, n.Name, shape)
+		case !slices.Equal(up.Shape, []int64{shape[0], rank}):
+			return fail(second, "has the shape %v, and %s has the shape %v", up.Shape, n.Name, shape)
+		}
+		var factors []*cgotorch.Tensor
+		for _, name := range []string{first, second} {
+			info, _ := f.Lookup(name)
+			if dtypes[info.DType] == 0 {
+				return fail(name, "is %s, want F32, BF16, F16 or F64", info.DType)
+			}
+			data, err := f.Read(name)
+			if err != nil {
+				return fmt.Errorf("text: %w", err)
+			}
+			factors = append(factors, d.as(x, cgotorch.FromBytes(x, data, dtypes[info.DType], info.Shape), d.wide))
+			delete(left, name)
+		}
+		x.Tidy(func() *cgotorch.Tensor {
+			product := x.MulScalar(x.MatMul(factors[1], factors[0]), a.scale())
+			nn.Copy(x, n.Tensor, d.as(x, x.Add(d.as(x, n.Tensor, d.wide), product), n.Tensor.DType()))
+			return nil
+		})
+		for _, t := range factors {
+			t.Close()
+		}
+	}
+	for _, t := range f.Tensors() {
+		if left[t.Name] {
+			return fail(t.Name, "belongs to no matrix of the model")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package text
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+var hubID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// folderOf returns the folder that a path stands for: itself, or the snapshot of an id such as
+// Qwen/Qwen3-8B in Hugging Face's cache. It downloads nothing.
+func folderOf(path string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return path, nil
+	case err == nil:
+		return "", fmt.Errorf("text: %s is a file, want the folder of a model: %w", path, cgotorch.ErrInvalidArgument)
+	case !hubID.MatchString(path):
+		return "", fmt.Errorf("text: %w", err)
+	}
+	hub := hubCache()
+	repository := filepath.Join(hub, "models--"+strings.ReplaceAll(path, "/", "--"))
+	snapshots, err := filepath.Glob(filepath.Join(repository, "snapshots", "*"))
+	if commit, refErr := os.ReadFile(filepath.Join(repository, "refs", "main")); refErr == nil {
+		main := filepath.Join(repository, "snapshots", filepath.Base(strings.TrimSpace(string(commit))))
+		if exists(main) {
+			return main, nil
+		}
+	}
+	switch {
+	case err == nil && len(snapshots) == 1:
+		return snapshots[0], nil
+	case len(snapshots) > 1:
+		return "", fmt.Errorf("text: %s has %d snapshots and no refs/main: give the folder of one of them: %w", repository, len(snapshots), cgotorch.ErrInvalidArgument)
+	}
+	return "", fmt.Errorf("text: %s is no folder, and %s has no model of this name: download it with `hf download %s`: %w", path, hub, path, os.ErrNotExist)
+}
+
+// hubCache returns the folder of Hugging Face's cache, as huggingface_hub finds it.
+func hubCache() string {
+	if folder := os.Getenv("HF_HUB_CACHE"); folder != "" {
+		return folder
+	}
+	if folder := os.Getenv("HF_HOME"); folder != "" {
+		return filepath.Join(folder, "hub")
+	}
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if cache == "" {
+		home, _ := os.UserHomeDir()
+		cache = filepath.Join(home, ".cache")
+	}
+	return filepath.Join(cache, "huggingface", "hub")
+}
