@@ -26,6 +26,10 @@ type adapterConfig struct {
 	Saved        []string           `json:"modules_to_save"`
 	RankPattern  map[string]int     `json:"rank_pattern"`
 	AlphaPattern map[string]float64 `json:"alpha_pattern"`
+	Invocation   []int64            `json:"alora_invocation_tokens"`
+	Replication  [][]int            `json:"layer_replication"`
+	QALoRA       bool               `json:"use_qalora"`
+	BDLoRA       json.RawMessage    `json:"use_bdlora"`
 }
 
 const adapterFile = "adapter_config.json"
@@ -53,6 +57,12 @@ func readAdapterConfig(folder string) (a adapterConfig, err error) {
 		refuse = fmt.Sprintf("modules_to_save is %v, and only LoRA's matrices are merged", a.Saved)
 	case len(a.RankPattern)+len(a.AlphaPattern) > 0:
 		refuse = "rank_pattern or alpha_pattern is set, and one rank for all layers is merged"
+	case len(a.Invocation) > 0:
+		refuse = "alora_invocation_tokens is set, and an adapter works on all tokens"
+	case len(a.Replication) > 0:
+		refuse = "layer_replication is set, and layers are not repeated"
+	case a.QALoRA || len(a.BDLoRA) > 0 && string(a.BDLoRA) != "null":
+		refuse = "use_qalora or use_bdlora is set, and only plain LoRA is merged"
 	case a.Rank < 1 || math.IsNaN(a.Alpha):
 		refuse = fmt.Sprintf("r is %d, want at least 1", a.Rank)
 	}

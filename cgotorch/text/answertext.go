@@ -8,41 +8,35 @@ import (
 
 // answerText makes the text of an answer, and finds where it stops.
 type answerText struct {
-	t    *tokenizer.Tokenizer
-	stop []string
-	ids  []int64
-	done int    // bytes of the decoded text that were added to `held`
-	held string // text that may be the beginning of a text of stop
+	tokens tokenizer.Stream
+	stop   []string
+	held   string // text that may be the beginning of a text of stop
 }
 
 func newAnswerText(t *tokenizer.Tokenizer, stop []string) *answerText {
-	return &answerText{t: t, stop: stop}
+	return &answerText{tokens: tokenizer.Stream{Tokenizer: t}, stop: stop}
 }
 
 // add gives a token its Text and its Reason. `end` says that the token ends the answer by itself,
 // and `last` that no token may follow it.
 func (a *answerText) add(token *Token, end, last bool) {
-	if a.t != nil && !end {
-		a.ids = append(a.ids, token.ID)
-		whole := a.t.Decode(a.ids)
-		if grown := strings.TrimSuffix(whole, "\uFFFD"); len(grown) > a.done || last {
-			if last {
-				grown = whole
-			}
-			a.held += grown[min(a.done, len(grown)):]
-			a.done = len(grown)
+	if a.tokens.Tokenizer != nil {
+		if !end {
+			a.held += a.tokens.Add(token.ID)
+		}
+		if end || last {
+			a.held += a.tokens.Flush()
 		}
 	}
 	for _, stop := range a.stop {
 		if at := strings.Index(a.held, stop); at >= 0 {
-			token.Text, token.Reason, a.held = a.held[:at], "stop", ""
-			return
+			token.Reason, a.held = "stop", a.held[:at]
 		}
 	}
-	switch {
-	case end:
+	if token.Reason == "" && end {
 		token.Reason = "stop"
-	case last:
+	}
+	if token.Reason == "" && last {
 		token.Reason = "length"
 	}
 	keep := 0

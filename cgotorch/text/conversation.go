@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 
 // Conversation is a sequence of tokens whose keys and values are in the model's cache. It serves
@@ -71,6 +72,33 @@ func (c *Conversation) Generate(ctx context.Context, prompt []int64, o GenerateO
 			yield(Token{}, fmt.Errorf("text: Generate: %w", err))
 		}
 	}
+}
+
+// Chat is Generate for messages. The folder's chat template makes the prompt, as
+// [tokenizer.Tokenizer.Chat] does. A program gives all messages so far at each turn. What the cache
+// has of them is not computed again. Chat also fails as Tokenizer.Chat does, and with
+// [cgotorch.ErrInvalidArgument] if the folder has no tokenizer.
+func (c *Conversation) Chat(ctx context.Context, messages []tokenizer.Message, chat tokenizer.ChatOptions, o GenerateOptions) iter.Seq2[Token, error] {
+	return func(yield func(Token, error) bool) {
+		prompt, err := c.m.chatPrompt(messages, chat)
+		if err == nil {
+			err = c.generate(ctx, prompt, o, yield)
+		}
+		if err != nil {
+			yield(Token{}, fmt.Errorf("text: Chat: %w", err))
+		}
+	}
+}
+
+func (m *Model) chatPrompt(messages []tokenizer.Message, o tokenizer.ChatOptions) ([]int64, error) {
+	if m.Tokenizer == nil {
+		return nil, refused("%s has no tokenizer.json", m.folder)
+	}
+	text, err := m.Tokenizer.Chat(messages, o)
+	if err != nil {
+		return nil, err
+	}
+	return m.Tokenizer.EncodePart(text), nil
 }
 
 func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateOptions, yield func(Token, error) bool) error {
