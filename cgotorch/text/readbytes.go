@@ -1,0 +1,32 @@
+package text
+
+import "strings"
+
+// Context returns the largest number of tokens of a conversation.
+func (m *Model) Context() int { return m.context }
+
+// ReadBytes returns how many bytes of weights and of the cache the device reads to compute one
+// token, after `tokens` tokens. The memory's bandwidth bounds how many tokens a second a
+// conversation gets, and ReadBytes tells the bound.
+func (m *Model) ReadBytes(tokens int) int64 {
+	c := m.d.c
+	total := 0.0
+	for _, n := range m.Weights {
+		bytes := float64(n.Tensor.Numel() * int64(n.Tensor.DType().Size()))
+		switch {
+		case n.Tensor == m.d.embed && m.d.head != m.d.embed:
+			bytes /= float64(c.vocab) // one row
+		case strings.Contains(n.Name, ".experts."):
+			bytes *= float64(c.experts.top) / float64(c.experts.count)
+		}
+		total += bytes
+	}
+	for _, l := range c.layers {
+		seen := tokens
+		if l.window > 0 {
+			seen = min(seen, l.window)
+		}
+		total += float64(2 * seen * c.keyHeads * c.head * m.d.dtype.Size())
+	}
+	return int64(total)
+}
