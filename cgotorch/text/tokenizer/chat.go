@@ -41,7 +41,7 @@ type ChatOptions struct {
 // half a second, and make texts of 128 MiB.
 //
 // Chat fails if the template refuses the chat, and its message is then part of the error. It fails
-// with [ErrFormat] for a damaged template or file.
+// with [ErrFormat] for a damaged template or file, and with [ErrNoTemplate] if there is none.
 func (t *Tokenizer) Chat(messages []Message, o ChatOptions) (string, error) {
 	if len(messages) == 0 {
 		return "", errors.New("tokenizer: a chat wants at least one message")

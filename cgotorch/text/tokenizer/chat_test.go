@@ -137,6 +137,9 @@ func TestChat_FromFolder(t *testing.T) {
 		if err == nil && got != test.want || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %q, %v, want %q", test.name, got, err, test.want)
 		}
+		if none := test.name == "no template" || test.name == "further files without default"; errors.Is(err, ErrNoTemplate) != none {
+			t.Errorf("%s: %v, and ErrNoTemplate is wanted: %v", test.name, err, none)
+		}
 		if strings.HasPrefix(test.name, "damaged") && !errors.Is(err, ErrFormat) {
 			t.Errorf("%s: %v is no ErrFormat", test.name, err)
 		}

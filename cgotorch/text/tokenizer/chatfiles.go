@@ -170,9 +170,9 @@ func (f *chatFiles) choose(o ChatOptions) (file, text string, err error) {
 		return template.file, template.text, nil
 	}
 	if len(f.templates) > 0 {
-		return "", "", fmt.Errorf("%s has no chat template for this case: name one of %s in ChatOptions.Template",
-			f.folder, strings.Join(slices.Sorted(maps.Keys(f.templates)), ", "))
+		return "", "", fmt.Errorf("%s has %w for this case: name one of %s in ChatOptions.Template",
+			f.folder, ErrNoTemplate, strings.Join(slices.Sorted(maps.Keys(f.templates)), ", "))
 	}
-	return "", "", fmt.Errorf("%s has no chat template, neither in chat_template.jinja nor in tokenizer_config.json: "+
-		"give one in ChatOptions.Template", f.folder)
+	return "", "", fmt.Errorf("%s has %w, neither in chat_template.jinja nor in tokenizer_config.json: "+
+		"give one in ChatOptions.Template", f.folder, ErrNoTemplate)
 }

@@ -9,6 +9,7 @@ import (
 var (
 	ErrFormat      = errors.New("damaged tokenizer file")
 	ErrUnsupported = errors.New("unsupported tokenizer")
+	ErrNoTemplate  = errors.New("no chat template")
 )
 
 // Tokenizer holds the rules of a tokenizer.json. A Tokenizer does not change, so several
