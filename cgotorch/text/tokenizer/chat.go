@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer/internal/jinja"
 )
@@ -27,6 +29,7 @@ type Message struct {
 type ChatOptions struct {
 	Tools     json.RawMessage // a JSON list of functions that the model may call; nil for none
 	NoPrompt  bool            // leave out the beginning of the answer, at which the model goes on
+	Continue  bool            // the model goes on with the last message, which ends in its midst
 	Variables map[string]any  // further variables of the template, such as enable_thinking; written as JSON
 	Template  string          // a Jinja template, or the name of one of the folder's; "" for the folder's
 	Now       time.Time       // for templates that tell the date; zero means the clock
@@ -66,10 +69,29 @@ func (t *Tokenizer) Chat(messages []Message, o ChatOptions) (string, error) {
 		o.Now = time.Now()
 	}
 	text, err := parsed.Render(variables, o.Now)
+	if err == nil && o.Continue {
+		text, err = unfinished(text, messages[len(messages)-1].Content)
+	}
 	if err != nil {
 		return "", fmt.Errorf("tokenizer: %s: %w", name, err)
 	}
 	return text, nil
+}
+
+// midst marks the end of a message that the model goes on with.
+const midst = "CONTINUE_FINAL_MESSAGE_TAG "
+
+// unfinished cuts a text behind the content of its last message, which midst ends.
+func unfinished(text, content string) (string, error) {
+	mark := strings.TrimSpace(midst)
+	i := strings.LastIndex(text, mark)
+	if i < 0 || !strings.Contains(text, strings.TrimSpace(content)) {
+		return "", errors.New("ChatOptions.Continue: the template leaves out a part of the last message")
+	}
+	if strings.HasPrefix(text[i:], midst) {
+		return text[:i], nil
+	}
+	return strings.TrimRightFunc(text[:i], unicode.IsSpace), nil // the template strips messages
 }
 
 // CountChat returns how many tokens a chat has. It fails as [Tokenizer.Chat] does.
@@ -102,13 +124,16 @@ func (f *chatFiles) variables(messages []Message, o ChatOptions) (*jinja.Dict, e
 	}
 	turns := make([]jinja.Value, len(messages))
 	for i, m := range messages {
+		if o.Continue && i == len(messages)-1 {
+			m.Content += midst
+		}
 		if turns[i], err = m.value(); err != nil {
 			return nil, fmt.Errorf("messages[%d].ToolCalls: %w", i, err)
 		}
 	}
 	all.Set("messages", jinja.NewList(turns))
 	all.Set("tools", tools)
-	all.Set("add_generation_prompt", !o.NoPrompt)
+	all.Set("add_generation_prompt", !o.NoPrompt && !o.Continue)
 	return all, nil
 }
 

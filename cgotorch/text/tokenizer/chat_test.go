@@ -26,6 +26,7 @@ type wanted struct {
 		Messages  []Message
 		Tools     json.RawMessage
 		Prompt    bool
+		Continue  bool
 		Variables map[string]json.RawMessage
 	}
 	Want map[string][]struct{ Text, Error, Kind string }
@@ -57,7 +58,7 @@ func TestChat_LikeTransformers(t *testing.T) {
 			for name, v := range c.Variables {
 				variables[name] = v
 			}
-			o := ChatOptions{Tools: c.Tools, NoPrompt: !c.Prompt, Variables: variables, Template: source, Now: chatNow}
+			o := ChatOptions{Tools: c.Tools, NoPrompt: !c.Prompt, Continue: c.Continue, Variables: variables, Template: source, Now: chatNow}
 			got, err := tokens.Chat(c.Messages, o)
 			switch want := w.Want[name][i]; {
 			case want.Kind == "":

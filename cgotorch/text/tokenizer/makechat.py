@@ -87,8 +87,8 @@ THOUGHT = [user("What is 2+2?"), answer("4", "\nTwo and two.\n"), user("And 3+3?
 DOCUMENTS = [{"title": "First", "text": "A text.", "doc_id": 1}, {"title": "Second", "text": "Größe\nand more"}]
 
 
-def case(name, messages, tools=None, prompt=True, **variables):
-    return {"name": name, "messages": messages, "tools": tools, "prompt": prompt, "variables": variables}
+def case(name, messages, tools=None, prompt=True, midst=False, **variables):
+    return {"name": name, "messages": messages, "tools": tools, "prompt": prompt and not midst, "continue": midst, "variables": variables}
 
 
 CASES = [
@@ -119,6 +119,9 @@ CASES = [
     case("late system", [user("Hi"), answer("Hello"), system("Be brief."), user("Go on")]),
     case("assistant first", [answer("Hello"), user("Hi")]),
     case("two users", [user("Hi", name="Ann"), user("Are you there?")]),
+    case("continued", [system("Be brief."), user("Hi"), answer("Well, ")], midst=True),
+    case("continued after thoughts", [user("Hi"), answer(" I say:\n", "Hm.")], [WEATHER], midst=True),
+    case("continued, empty", [user("Hi"), answer("")], midst=True),
     case("strange role", [user("Hi"), {"role": "critic", "content": "Bad."}]),
 ]
 
@@ -126,7 +129,8 @@ CASES = [
 def render(template, c):
     try:
         text, _ = chat_template_utils.render_jinja_template(
-            conversations=[c["messages"]], tools=c["tools"], chat_template=template, add_generation_prompt=c["prompt"], **{"documents": None, **TOKENS, **c["variables"]})
+            conversations=[c["messages"]], tools=c["tools"], chat_template=template, add_generation_prompt=c["prompt"],
+            continue_final_message=c["continue"], **{"documents": None, **TOKENS, **c["variables"]})
         return {"text": text[0]}
     except Exception as e:
         return {"error": str(e), "kind": type(e).__name__}

@@ -102,16 +102,15 @@ func (n *slice) eval(r *run, s *scope) any {
 	}
 	r.line = n.line
 	switch v := v.(type) {
-	case string:
-		runes := r.runes(v)
+	case string, Markup:
+		text, _ := asText(v)
+		runes := r.runes(text)
 		chosen := r.slice(len(runes), parts)
 		var b strings.Builder
 		for _, i := range chosen {
 			b.WriteRune(runes[i])
 		}
-		return b.String()
-	case Markup:
-		return Markup((&slice{n.line, constant{string(v)}, n.parts}).eval(r, s).(string))
+		return same(v, b.String())
 	case *list:
 		if v.kind.indexed() {
 			chosen := r.slice(len(v.items), parts)
@@ -124,7 +123,7 @@ func (n *slice) eval(r *run, s *scope) any {
 	case *undefined:
 		v.fail(r)
 	}
-	r.fail("'%s' object cannot be sliced", typeName(v))
+	r.fail("'%s' object is not subscriptable", typeName(v))
 	return nil
 }
 
@@ -136,7 +135,7 @@ func (r *run) slice(n int, parts [3]any) []int {
 		}
 		i, ok := whole(v)
 		if !ok {
-			r.fail("slice indices must be integers or None, and this is %s", typeName(v))
+			r.fail("slice indices must be integers or None, and this is a %s", typeName(v))
 		}
 		return int(max(min(i, int64(n)+1), -int64(n)-1))
 	}

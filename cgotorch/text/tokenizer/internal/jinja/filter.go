@@ -41,7 +41,7 @@ func (r *run) textFilter(name string, v any, a *arguments) (any, bool) {
 		return r.method(r.soft(v), name, nil), true
 	case "title":
 		a.take(r, name)
-		return same(v, r.words(r.str(v))), true
+		return r.words(r.str(v)), true
 	case "string":
 		a.take(r, name)
 		return r.soft(v), true
@@ -80,7 +80,7 @@ func (r *run) textFilter(name string, v any, a *arguments) (any, bool) {
 		return r.percent(s, &list{items: a.items, kind: tuple}), true
 	case "wordcount":
 		a.take(r, name)
-		r.useTimes(sizeValue/2, int64(r.length(v)))
+		r.useTimes(sizeValue/2, int64(r.length(r.str(v))))
 		return int64(len(strings.FieldsFunc(r.str(v), func(c rune) bool {
 			return c != '_' && !unicode.IsLetter(c) && !unicode.IsNumber(c)
 		}))), true
@@ -127,6 +127,9 @@ func (r *run) indent(v any, a *arguments) any {
 		r.fail("'%s' object cannot be indented", typeName(v))
 	}
 	indent, isText := asText(o[0])
+	if o[0] == nil {
+		r.fail("can't multiply sequence by non-int of type 'NoneType'")
+	}
 	if !isText {
 		n := r.number(o[0], 4)
 		r.useTimes(1, int64(max(n, 0)))
@@ -160,8 +163,12 @@ func (r *run) valueFilter(name string, v any, a *arguments) (any, bool) {
 		return int64(r.length(v)), true
 	case "abs":
 		a.take(r, name)
+		r.defined(v)
 		if n, ok := whole(v); ok {
 			return max(n, -n), true
+		}
+		if n, ok := v.(Integer); ok {
+			return Integer(strings.TrimPrefix(string(n), "-")), true
 		}
 		f, ok := v.(float64)
 		if !ok {
@@ -169,9 +176,11 @@ func (r *run) valueFilter(name string, v any, a *arguments) (any, bool) {
 		}
 		return math.Abs(f), true
 	case "int":
+		r.defined(v)
 		o := a.take(r, name, "default", "base")
 		return r.integer(v, r.number(o[0], 0), r.number(o[1], 10)), true
 	case "float":
+		r.defined(v)
 		o := a.take(r, name, "default")
 		if f, ok := toFloat(v); ok {
 			return f, true
@@ -190,6 +199,13 @@ func (r *run) valueFilter(name string, v any, a *arguments) (any, bool) {
 		return missing(v, o[0]), true
 	}
 	return nil, false
+}
+
+// defined fails for what does not exist.
+func (r *run) defined(v any) {
+	if u, ok := v.(*undefined); ok {
+		u.fail(r)
+	}
 }
 
 func toFloat(v any) (float64, bool) {

@@ -37,7 +37,10 @@ func (r *run) percent(s string, v any) any {
 		b.WriteString(part)
 		values = values[1:]
 	}
-	if _, isDict := v.(*Dict); len(values) > 0 && !isDict {
+	_, isDict := v.(*Dict)
+	_, no := v.(*undefined)
+	l, isList := v.(*list)
+	if len(values) > 0 && !isDict && !no && !(isList && l.kind.indexed() && l.kind != tuple) {
 		r.fail("not all arguments converted during string formatting")
 	}
 	b.WriteString(s)

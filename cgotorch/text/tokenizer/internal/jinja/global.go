@@ -101,7 +101,12 @@ func (r *run) numbers(a *arguments) any {
 		all = append(all, int64(i))
 	}
 	r.spend(len(all) / 8)
-	return r.list(all, numbers)
+	l := r.list(all, numbers)
+	l.text = fmt.Sprintf("range(%d, %d)", start, stop)
+	if step != 1 {
+		l.text = fmt.Sprintf("range(%d, %d, %d)", start, stop, step)
+	}
+	return l
 }
 
 // strftime writes the time as C's strftime does for English.

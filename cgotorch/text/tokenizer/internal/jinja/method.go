@@ -66,8 +66,13 @@ func (r *run) method(v any, name string, o []any) any {
 	r.use(len(s))
 	for _, group := range []func(string, string, []any) (any, bool){r.stripMethod, r.caseMethod, r.findMethod, r.cutMethod} {
 		if result, ok := group(s, name, o); ok {
-			if t, isText := result.(string); isText {
-				return same(v, t)
+			switch part := result.(type) {
+			case string:
+				return same(v, part)
+			case *list:
+				for i, t := range part.items {
+					part.items[i] = same(v, t.(string))
+				}
 			}
 			return result
 		}
@@ -189,7 +194,13 @@ func (r *run) findMethod(s, name string, o []any) (any, bool) {
 	}
 	switch name {
 	case "join":
-		return r.filter("join", o[0], &arguments{items: []any{s}}), true
+		parts := r.iterate(o[0])
+		for i, part := range parts {
+			if _, ok := asText(part); !ok {
+				r.fail("sequence item %d: expected str instance, %s found", i, typeName(part))
+			}
+		}
+		return r.filter("join", r.list(parts, plainList), &arguments{items: []any{s}}), true
 	case "replace":
 		count := -1
 		if len(o) > 2 {

@@ -11,10 +11,9 @@ import (
 
 // binary returns a op b for + - * / // % **.
 func (r *run) binary(op string, a, b any) any {
-	for _, v := range []any{a, b} {
-		if u, ok := v.(*undefined); ok {
-			u.fail(r)
-		}
+	r.defined(a)
+	if _, isText := asText(a); !isText || op != "%" {
+		r.defined(b)
 	}
 	if v, ok := r.sequences(op, a, b); ok {
 		return v
@@ -44,6 +43,7 @@ func (r *run) binary(op string, a, b any) any {
 func (r *run) sequences(op string, a, b any) (any, bool) {
 	s, isText := asText(a)
 	t, alsoText := asText(b)
+	_, alsoList := b.(*list)
 	switch l, isList := a.(*list); {
 	case op == "+" && isText && alsoText:
 		_, marked := a.(Markup)
@@ -58,7 +58,7 @@ func (r *run) sequences(op string, a, b any) (any, bool) {
 		return s + t, true
 	case op == "%" && isText:
 		return r.percent(s, b), true
-	case op == "*" && alsoText && !isText:
+	case op == "*" && (alsoText || alsoList) && !isText && !isList:
 		return r.sequences(op, b, a)
 	case op == "*" && isText:
 		if n, ok := whole(b); ok {
@@ -175,6 +175,9 @@ func (r *run) reals(op string, x, y float64) any {
 	if rest != 0 && (rest < 0) != (y < 0) {
 		rest += y
 	}
+	if rest == 0 {
+		return math.Copysign(0, y)
+	}
 	return rest
 }
 
@@ -209,11 +212,8 @@ func (r *run) compare(op string, a, b any) bool {
 func (r *run) order(a, b any) (order int, ok bool) {
 	r.enter()
 	defer r.leave()
-	for _, v := range []any{a, b} {
-		if u, ok := v.(*undefined); ok {
-			u.fail(r)
-		}
-	}
+	r.defined(a)
+	r.defined(b)
 	s, isText := asText(a)
 	t, alsoText := asText(b)
 	if isText && alsoText {
@@ -298,7 +298,8 @@ func (r *run) contains(container, v any) bool {
 		r.spend(len(s) / 64)
 		return strings.Contains(s, part)
 	case *Dict:
-		if _, ok := hashed(v); !ok {
+		switch v.(type) {
+		case *Dict, *list:
 			r.fail("unhashable type: '%s'", typeName(v))
 		}
 		_, ok := c.get(r.key(v))

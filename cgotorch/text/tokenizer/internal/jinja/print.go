@@ -85,7 +85,11 @@ func (r *run) printList(b *strings.Builder, l *list) {
 	case items, keys, values:
 		begin, end = l.kind.String()+"([", "])"
 	case numbers, generator:
-		r.fail("a %s has no text", l.kind)
+		if l.text == "" {
+			r.fail("a %s has no text", l.kind)
+		}
+		b.WriteString(l.text)
+		return
 	}
 	b.WriteString(begin)
 	for i, item := range l.items {

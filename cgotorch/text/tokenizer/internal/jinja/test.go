@@ -15,7 +15,11 @@ func (r *run) test(name string, v any, a *arguments) bool {
 		return r.compare(name, v, o[0])
 	case "sameas":
 		o := a.take(r, name, "other")
-		return typeName(v) == typeName(o[0]) && (v == nil || r.equal(v, o[0]))
+		switch v.(type) {
+		case bool, int64, Integer, float64, string, Markup:
+			return typeName(v) == typeName(o[0]) && r.equal(v, o[0])
+		}
+		return v == o[0]
 	case "divisibleby":
 		o := a.take(r, name, "num")
 		return r.equal(r.binary("%", v, o[0]), int64(0))
@@ -23,7 +27,7 @@ func (r *run) test(name string, v any, a *arguments) bool {
 	a.take(r, name)
 	switch name {
 	case "odd", "even":
-		return r.equal(r.binary("%", v, int64(2)), int64(1)) == (name == "odd")
+		return r.equal(r.binary("%", v, int64(2)), map[string]any{"odd": int64(1), "even": int64(0)}[name])
 	case "lower", "upper":
 		s := r.str(v)
 		if name == "lower" {
@@ -74,7 +78,7 @@ func typeTest(name string, v any) (holds, ok bool) {
 	case "iterable":
 		return isText || isDict || isUndefined || isList, true
 	case "callable":
-		return typeName(v) == "function", true
+		return typeName(v) == "function" || isUndefined, true
 	case "escaped":
 		return typeName(v) == "Markup", true
 	}

@@ -39,7 +39,14 @@ func (k listKind) String() string {
 type list struct {
 	items []any
 	kind  listKind
-	spent bool // of a generator
+	text  string       // of a range
+	make  func() []any // of a generator, until its elements are taken
+}
+
+// lazy returns a generator, whose elements are made when they are taken.
+func (r *run) lazy(elements func() []any) *list {
+	r.use(sizeNode)
+	return &list{kind: generator, make: elements}
 }
 
 func (r *run) list(items []any, kind listKind) *list {
@@ -265,11 +272,10 @@ func (r *run) runes(s string) []rune {
 func (r *run) iterate(v any) []any {
 	switch v := v.(type) {
 	case *list:
-		if v.kind == generator {
-			if v.spent {
-				return nil
-			}
-			v.spent = true
+		if v.make != nil {
+			elements := v.make()
+			v.make = nil
+			return elements
 		}
 		r.spend(len(v.items) / 8)
 		return v.items
