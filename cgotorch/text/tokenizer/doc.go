@@ -6,7 +6,8 @@
 //	ids := t.Encode("Where do the experts live?") // with </s> at the end
 //	text := t.Decode(ids)                         // without </s>
 //
-// A [Stream] makes text of tokens while they come.
+// A [Stream] makes text of tokens while they come. [Tokenizer.Chat] makes the text of a chat, with
+// the template of the model's folder.
 //
 // The package reads all four kinds of models: BPE, WordPiece, Unigram and WordLevel, with the
 // normalizers, pre-tokenizers, post-processors and decoders of these files. The ids equal those of

@@ -4,29 +4,14 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
-// upper is Python's str.upper, which writes some letters as several: ß becomes SS.
-func upper(s string) string {
-	several := strings.NewReplacer("ß", "SS", "ŉ", "ʼN", "ǰ", "J̌", "ﬀ", "FF", "ﬁ", "FI", "ﬂ", "FL", "ﬃ", "FFI", "ﬄ", "FFL",
-		"ﬅ", "ST", "ﬆ", "ST", "և", "ԵՒ")
-	return strings.ToUpper(several.Replace(s))
-}
-
-// lower is Python's str.lower. A sigma at the end of a word has a form of its own.
-func lower(s string) string {
-	small := strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
-	if !strings.Contains(s, "Σ") {
-		return small
-	}
-	runes := []rune(small)
-	for i, c := range []rune(s) {
-		if c == 'Σ' && i > 0 && cased(string(runes[i-1])) && (i+1 == len(runes) || !cased(string(runes[i+1]))) {
-			runes[i] = 'ς'
-		}
-	}
-	return string(runes)
-}
+// The cases of Python change a text's length where Unicode says so: ß becomes SS.
+func upper(s string) string { return cases.Upper(language.Und).String(s) }
+func lower(s string) string { return cases.Lower(language.Und).String(s) }
 
 // cased reports whether a text has letters with a case.
 func cased(s string) bool {
