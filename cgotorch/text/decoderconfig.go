@@ -319,10 +319,12 @@ func tokenIDs(data json.RawMessage) (ids []int64, err error) {
 	}
 	var one int64
 	if json.Unmarshal(data, &one) == nil {
-		return []int64{one}, nil
-	}
-	if json.Unmarshal(data, &ids) != nil {
+		ids = []int64{one}
+	} else if json.Unmarshal(data, &ids) != nil {
 		return nil, refused("eos_token_id is %.40s, want a number or a list of numbers", data)
+	}
+	if len(ids) > 0 && slices.Min(ids) < 0 {
+		return nil, refused("eos_token_id is %.40s, and no token is below 0", data)
 	}
 	return ids, nil
 }

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -74,6 +75,9 @@ func (d *decoder) match(w weights) ([]source, error) {
 		}
 		sources = append(sources, s)
 	}
+	if err := d.tie(w, sources); err != nil {
+		errs = append(errs, err)
+	}
 	for _, f := range w.files {
 		for _, t := range f.Tensors() {
 			if !known[t.Name] && !d.c.passesOver(t.Name) {
@@ -82,6 +86,28 @@ func (d *decoder) match(w weights) ([]source, error) {
 		}
 	}
 	return sources, few(errs)
+}
+
+// tie refuses files that have a head of their own although config.json says that it is the
+// embedding.
+func (d *decoder) tie(w weights, sources []source) error {
+	f := w.of[headName]
+	if !d.c.tied || f == nil || len(sources) == 0 || sources[0].to != d.embed {
+		return nil
+	}
+	head, err := f.Read(headName)
+	if err != nil {
+		return fmt.Errorf("text: %w", err)
+	}
+	embedding, err := sources[0].file.Read(sources[0].name)
+	if err != nil {
+		return fmt.Errorf("text: %w", err)
+	}
+	if !bytes.Equal(head, embedding) {
+		return fmt.Errorf("text: %s: tensor %s differs from %s, and tie_word_embeddings of config.json says that they are one: set it to false: %w",
+			f.Name(), headName, sources[0].name, cgotorch.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // passesOver reports whether files may have a tensor that the decoder does not read: the head of a

@@ -81,7 +81,7 @@ func TestGenerateOptions_Draw(t *testing.T) {
 			c := m.NewConversation()
 			defer c.Close()
 			o.MaxTokens, o.IgnoreEnd = 2, true
-			const draws = 600
+			const draws = 300
 			first, second := make([]float64, 61), map[int64][]int64{}
 			for seed := range draws {
 				o.Seed = uint64(seed) * 0x9E3779B97F4A7C15

@@ -1,0 +1,108 @@
+package text_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// savedModel writes a whole folder of a model.
+func savedModel(t *testing.T, config string) string {
+	t.Helper()
+	m, folder := openRandom(t, config, text.Options{Context: 32}), t.TempDir()
+	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { return m.Save(x, folder) }))
+	return folder
+}
+
+// damage changes the files of a folder by a seed, and says how.
+func damage(t *testing.T, r *rand.Rand, folder string) string {
+	t.Helper()
+	config, weights := filepath.Join(folder, "config.json"), filepath.Join(folder, "model.safetensors")
+	data := must.Get(os.ReadFile(weights))(t)
+	header := int(binary.LittleEndian.Uint64(data))
+	change := func(path string, data []byte) { must.Do(t, os.WriteFile(path, data, 0o644)) }
+	switch r.IntN(8) {
+	case 0:
+		change(weights, data[:r.IntN(len(data))])
+		return "weights cut short"
+	case 1:
+		for range 3 {
+			data[8+r.IntN(header)] = byte(r.IntN(256))
+		}
+		change(weights, data)
+		return "bytes of the header"
+	case 2:
+		binary.LittleEndian.PutUint64(data, r.Uint64()>>uint(r.IntN(60)))
+		change(weights, data)
+		return "the header's length"
+	case 3:
+		must.Do(t, os.Remove(weights))
+		return "no weights"
+	case 4:
+		index := `{"weight_map": {"model.norm.weight": "` + []string{"../up.safetensors", "model.safetensors", "gone.safetensors", "/etc/passwd"}[r.IntN(4)] + `"}}`
+		must.Do(t, os.Remove(weights))
+		change(weights+".index.json", []byte(index))
+		return "an index " + index
+	case 5:
+		text := must.Get(os.ReadFile(config))(t)
+		change(config, text[:r.IntN(len(text))])
+		return "config.json cut short"
+	}
+	var fields map[string]any
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(config))(t), &fields))
+	names := []string{"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act",
+		"rms_norm_eps", "rope_scaling", "rope_theta", "layer_types", "sliding_window", "model_type", "num_local_experts", "num_experts_per_tok", "dtype",
+		"eos_token_id", "max_position_embeddings", "quantization_config", "tie_word_embeddings", "text_config", "attention_bias"}
+	values := []any{-1, 0, 1, 3, 1 << 40, 1e300, "text", nil, true, []int{1, 2}, map[string]any{"rope_type": "yarn", "factor": -2}, map[string]any{"rope_type": "magic"},
+		map[string]any{"model_type": "llama", "num_hidden_layers": 1 << 20}, 0.5, []string{"sliding_attention"}, ""}
+	name, value := names[r.IntN(len(names))], values[r.IntN(len(values))]
+	fields[name] = value
+	change(config, must.Get(json.Marshal(fields))(t))
+	return name + " is " + string(must.Get(json.Marshal(value))(t))
+}
+
+// A damaged folder is an error that names the file, or a model that answers. Nothing else happens.
+func TestOpen_Damaged(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	r := rand.New(rand.NewPCG(11, 12))
+	refused := 0
+	for name, config := range map[string]string{"llama": configs["llama"], "experts": configs["experts"], "windows": configs["windows"]} {
+		whole := savedModel(t, config)
+		for range 100 {
+			folder := t.TempDir()
+			must.Do(t, os.CopyFS(folder, os.DirFS(whole)))
+			what := damage(t, r, folder)
+			began := time.Now()
+			m, err := text.Open(cgotorch.CPU, folder, text.Options{Context: 16})
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("%s: %s: Open took %v", name, what, took)
+			}
+			if err != nil {
+				refused++
+				if !strings.Contains(err.Error(), folder) {
+					t.Errorf("%s: %s: the error names no file: %v", name, what, err)
+				}
+				continue
+			}
+			c := m.NewConversation()
+			if err := errorOf(t.Context(), c, []int64{0}, text.GenerateOptions{MaxTokens: 2}); err != nil && !strings.Contains(err.Error(), "text: ") {
+				t.Errorf("%s: %s: got %v", name, what, err)
+			}
+			must.Do(t, c.Close())
+			must.Do(t, m.Close())
+		}
+	}
+	if refused < 200 {
+		t.Errorf("%d of 300 were refused, want most", refused)
+	}
+}
