@@ -2,8 +2,13 @@ package text
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -22,21 +27,146 @@ func (w weights) dtype() cgotorch.DType {
 }
 
 // load copies the tensors of the files into the decoder, each once. An error that it finds before
-// it reads a tensor leaves the decoder unchanged.
-func (d *decoder) load(x *cgotorch.Exec, w weights) error {
+// it reads a tensor leaves the decoder unchanged. load waits for the device.
+func (d *decoder) load(s *cgotorch.Stream, w weights) error {
 	sources, err := d.match(w)
 	if err != nil {
 		return err
 	}
-	for _, s := range sources {
-		data, err := s.file.Read(s.name)
-		if err != nil {
-			return fmt.Errorf("text: %w", err)
+	var pieces []piece
+	defer func() {
+		for _, p := range pieces {
+			p.to.Close()
 		}
-		x.Tidy(func() *cgotorch.Tensor {
-			nn.Copy(x, s.to, cgotorch.FromBytes(x, data, dtypes[s.info.DType], s.info.Shape))
-			return nil
-		})
+	}()
+	err = s.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		for _, src := range sources {
+			if dtypes[src.info.DType] == src.to.DType() && isDense(src.to) {
+				pieces = src.cut(x, pieces)
+			} else if err := src.convert(x); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = copyPieces(s, pieces)
+	}
+	return err
+}
+
+// isDense reports whether a tensor's elements lie in memory in the order of its dimensions.
+func isDense(t *cgotorch.Tensor) bool {
+	shape, strides, next := t.Shape(), t.Strides(), int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] > 1 && strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
+}
+
+// convert copies a tensor whose dtype or layout is another one in the file.
+func (s source) convert(x *cgotorch.Exec) error {
+	data, err := s.file.Read(s.name)
+	if err != nil {
+		return fmt.Errorf("text: %w", err)
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		nn.Copy(x, s.to, cgotorch.FromBytes(x, data, dtypes[s.info.DType], s.info.Shape))
+		return nil
+	})
+	return nil
+}
+
+// pieceBytes is about the number of bytes that are read at a time.
+const pieceBytes = 16 << 20
+
+// piece is a part of a tensor, and where its bytes are.
+type piece struct {
+	to    *cgotorch.Tensor
+	file  string
+	from  int64
+	bytes int
+}
+
+// cut adds the pieces of a source to a list.
+func (s source) cut(x *cgotorch.Exec, pieces []piece) []piece {
+	rows := int(s.info.Shape[0])
+	row := int(s.info.Bytes) / max(1, rows)
+	step := max(1, pieceBytes/max(1, row))
+	for from := 0; from < rows; from += step {
+		n := min(step, rows-from)
+		pieces = append(pieces, piece{x.Keep(x.Narrow(s.to, 0, from, n)), s.file.Name(), s.file.Offset(s.info) + int64(from*row), n * row})
+	}
+	return pieces
+}
+
+// copyPieces reads the pieces with several goroutines, each into page-locked memory of its own, from
+// which the stream copies them.
+func copyPieces(s *cgotorch.Stream, pieces []piece) error {
+	var next atomic.Int64
+	workers := min(8, runtime.GOMAXPROCS(0), len(pieces))
+	errs := make([]error, workers)
+	var all sync.WaitGroup
+	for i := range workers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			errs[i] = copySome(s, func() (p piece, ok bool) {
+				if k := int(next.Add(1)) - 1; k < len(pieces) {
+					return pieces[k], true
+				}
+				return p, false
+			})
+			if errs[i] != nil {
+				next.Store(1 << 40) // the others stop too
+			}
+		}()
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// copySome copies pieces until there is none.
+func copySome(s *cgotorch.Stream, next func() (piece, bool)) (err error) {
+	files := map[string]*os.File{}
+	var slab *cgotorch.HostSlab
+	defer func() {
+		err = errors.Join(err, slab.Close())
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	for p, ok := next(); ok; p, ok = next() {
+		if files[p.file] == nil {
+			if files[p.file], err = os.Open(p.file); err != nil {
+				return fmt.Errorf("text: %w", err)
+			}
+		}
+		if slab == nil || len(slab.Bytes()) < p.bytes {
+			slab.Close()
+			if slab, err = cgotorch.NewHostSlab(s.Device(), max(p.bytes, pieceBytes)); err != nil {
+				return err
+			}
+		}
+		data := slab.Bytes()[:p.bytes]
+		slab.Touch(true)
+		if _, err := files[p.file].ReadAt(data, p.from); err != nil {
+			return fmt.Errorf("text: %s: %w", p.file, err)
+		}
+		began, done, err := s.CopyFrom(nil, cgotorch.HostCopy{To: p.to, From: data})
+		if err != nil {
+			return err
+		}
+		err = slab.Await(done)
+		began.Close()
+		done.Close()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

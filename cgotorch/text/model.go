@@ -112,7 +112,7 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	} else if m.stream.Device() != device {
 		return nil, fmt.Errorf("text: Options.Stream is of %v, and the model is to be on %v: %w", m.stream.Device(), device, cgotorch.ErrInvalidArgument)
 	}
-	if err := m.stream.Do(func(x *cgotorch.Exec) error { return m.make(x, c, o) }); err != nil {
+	if err := m.make(c, o); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
@@ -124,8 +124,7 @@ func exists(path string) bool {
 }
 
 // make makes the tensors, and loads or draws their values.
-func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
-	x = plain(x)
+func (m *Model) make(c *decoderConfig, o Options) error {
 	files := weights{}
 	if o.RandomWeights == 0 {
 		paths, err := weightFiles(m.folder)
@@ -152,23 +151,27 @@ func (m *Model) make(x *cgotorch.Exec, c *decoderConfig, o Options) error {
 	}
 	spans := c.spans(m.context)
 	pages := pagesFor(spans) * ((o.CacheTokens + m.context - 1) / m.context)
-	if err := c.fits(x.Device(), dtype, pages); err != nil {
+	if err := c.fits(m.stream.Device(), dtype, pages); err != nil {
 		return err
 	}
-	mk := &maker{x: x, c: c, dtype: dtype}
-	m.d = mk.decoder()
-	mk.keep()
-	m.Weights = m.d.Weights
-	m.pages = newPages(x, m.d, pages)
-	m.lane = newLane(x, m.d, m.pages, spans, m.context)
-	var err error
-	if o.RandomWeights != 0 {
-		err = m.d.randomize(x, o.RandomWeights)
-	} else {
-		err = m.d.load(x, files)
+	err := m.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		mk := &maker{x: x, c: c, dtype: dtype}
+		m.d = mk.decoder()
+		mk.keep()
+		m.Weights = m.d.Weights
+		m.pages = newPages(x, m.d, pages)
+		m.lane = newLane(x, m.d, m.pages, spans, m.context)
+		if o.RandomWeights != 0 {
+			return m.d.randomize(x, o.RandomWeights)
+		}
+		return nil
+	})
+	if err == nil && o.RandomWeights == 0 {
+		err = m.d.load(m.stream, files)
 	}
 	if err == nil && o.Adapter != "" {
-		err = m.d.merge(x, o.Adapter)
+		err = m.stream.Do(func(x *cgotorch.Exec) error { return m.d.merge(plain(x), o.Adapter) })
 	}
 	return err
 }
