@@ -104,8 +104,8 @@ func (s source) cut(x *cgotorch.Exec, pieces []piece) []piece {
 	return pieces
 }
 
-// copyPieces reads the pieces with several goroutines, each into page-locked memory of its own, from
-// which the stream copies them.
+// copyPieces reads the pieces with several goroutines, each into page-locked memory of its own,
+// from which the stream copies them.
 func copyPieces(s *cgotorch.Stream, pieces []piece) error {
 	var next atomic.Int64
 	workers := min(8, runtime.GOMAXPROCS(0), len(pieces))
