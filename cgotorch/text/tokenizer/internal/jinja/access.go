@@ -82,7 +82,7 @@ func (r *run) member(v any, name string) (any, bool) {
 	if len(name) > 3 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") {
 		r.fail("access to attribute '%s' of '%s' object is unsafe", name, typeName(v))
 	}
-	unsafe := ""
+	unsafe := false
 	switch v := v.(type) {
 	case *undefined:
 		v.fail(r)
@@ -90,21 +90,26 @@ func (r *run) member(v any, name string) (any, bool) {
 		if f := textMethod(v, name); f != nil {
 			return f, true
 		}
-		if slices.Contains(strings.Fields("casefold encode expandtabs format_map isascii isdecimal isidentifier isnumeric "+
-			"isprintable istitle maketrans swapcase translate"), name) {
+		switch name {
+		case "casefold", "encode", "expandtabs", "format_map", "isascii", "isdecimal", "isidentifier", "isnumeric",
+			"isprintable", "istitle", "maketrans", "swapcase", "translate":
 			r.fail("the method %s of a text is not supported", name)
 		}
 	case *Dict:
 		if f := dictMethod(v, name); f != nil {
 			return f, true
 		}
-		unsafe = "clear pop popitem setdefault update fromkeys"
+		switch name {
+		case "clear", "pop", "popitem", "setdefault", "update", "fromkeys":
+			unsafe = true
+		}
 	case *list:
 		if f := listMethod(v, name); f != nil {
 			return f, true
 		}
-		if v.kind == plainList {
-			unsafe = "append clear extend insert pop remove reverse sort"
+		switch name {
+		case "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort":
+			unsafe = v.kind == plainList
 		}
 	case *namespace:
 		return v.attributes.get(name)
@@ -113,9 +118,8 @@ func (r *run) member(v any, name string) (any, bool) {
 		_, no := found.(*undefined)
 		return found, !no || strings.HasSuffix(name, "item")
 	}
-	if slices.Contains(strings.Fields(unsafe), name) {
-		reason := "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."
-		return &undefined{reason: reason}, true
+	if unsafe {
+		return &undefined{reason: "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
 	}
 	return nil, false
 }

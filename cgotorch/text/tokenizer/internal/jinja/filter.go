@@ -50,7 +50,7 @@ func (r *run) textFilter(name string, v any, a *arguments) (any, bool) {
 		return Markup(r.str(v)), true
 	case "escape", "e":
 		a.take(r, name)
-		return escape(r.soft(v)), true
+		return r.escape(r.soft(v)), true
 	case "tojson":
 		return r.toJSON(v, a), true
 	case "replace":
@@ -178,10 +178,12 @@ func (r *run) valueFilter(name string, v any, a *arguments) (any, bool) {
 	case "int":
 		r.defined(v)
 		o := a.take(r, name, "default", "base")
+		r.key(v)
 		return r.integer(v, r.number(o[0], 0), r.number(o[1], 10)), true
 	case "float":
 		r.defined(v)
 		o := a.take(r, name, "default")
+		r.key(v)
 		if f, ok := toFloat(v); ok {
 			return f, true
 		}
@@ -242,6 +244,9 @@ func (r *run) round(v any, a *arguments) any {
 	if !ok {
 		r.fail("'%s' object cannot be rounded", typeName(v))
 	}
+	if n, ok := v.(Integer); ok {
+		return n
+	}
 	places := r.number(o[0], 0)
 	if places < -300 || places > 300 {
 		r.fail("a precision of %d is out of range", places)
@@ -275,6 +280,7 @@ func (r *run) path(item, path any) any {
 	if !ok {
 		return r.item(item, path)
 	}
+	r.spend(len(text) / 16)
 	for _, part := range strings.Split(text, ".") {
 		if n, err := strconv.ParseUint(part, 10, 31); err == nil {
 			item = r.item(item, int64(n))

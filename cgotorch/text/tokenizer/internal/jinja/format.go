@@ -8,6 +8,7 @@ import (
 
 // percent returns s % v.
 func (r *run) percent(s string, v any) any {
+	r.use(len(s))
 	values := []any{v}
 	if l, ok := v.(*list); ok && l.kind == tuple {
 		values = l.items
@@ -87,6 +88,7 @@ func (r *run) verb(verb byte, flags string, v any) string {
 
 // formatted is the method format of a text.
 func (r *run) formatted(s string, a *arguments) string {
+	r.use(len(s))
 	var b strings.Builder
 	next := 0
 	for s != "" {

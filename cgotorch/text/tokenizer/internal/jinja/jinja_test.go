@@ -145,3 +145,21 @@ func TestRender_Sandbox(t *testing.T) {
 		}
 	}
 }
+
+// No template and no variables make the package panic.
+func FuzzRender(f *testing.F) {
+	for _, source := range strings.Split(string(must.Get(os.ReadFile("testdata/snippets.txt"))(f)), "\n----\n") {
+		f.Add(source, `{"s": "x", "n": 7, "list": [3, 1], "d": {"a": {"b": 1.5}}, "people": [{"name": "Bo"}]}`)
+	}
+	f.Fuzz(func(t *testing.T, source, data string) {
+		v, err := FromJSON([]byte(data))
+		variables, ok := v.(*Dict)
+		if err != nil || !ok {
+			variables = NewDict()
+		}
+		var e *Error
+		if _, err := render(source, variables); err != nil && !errors.As(err, &e) {
+			t.Errorf("%v is no Error", err)
+		}
+	})
+}

@@ -18,31 +18,55 @@ func cased(s string) bool {
 	return strings.ContainsFunc(s, func(c rune) bool { return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c) })
 }
 
-// textMethods are the methods of a text, with the names of their arguments.
-const textMethods = `strip:chars lstrip:chars rstrip:chars split:sep,maxsplit rsplit:sep,maxsplit splitlines:keepends
-startswith:prefix endswith:suffix upper: lower: title: capitalize: replace:old,new,count find:sub rfind:sub index:sub
-count:sub join:iterable isdigit: isalpha: isalnum: isspace: isupper: islower: zfill:width ljust:width,fillchar
-rjust:width,fillchar center:width,fillchar removeprefix:prefix removesuffix:suffix partition:sep rpartition:sep`
+// textArguments returns the names of the arguments of a text's method. ok is false for what is no
+// method.
+func textArguments(method string) (names []string, ok bool) {
+	switch method {
+	case "upper", "lower", "title", "capitalize", "isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower":
+	case "strip", "lstrip", "rstrip":
+		names = []string{"chars"}
+	case "split", "rsplit":
+		names = []string{"sep", "maxsplit"}
+	case "splitlines":
+		names = []string{"keepends"}
+	case "startswith", "removeprefix":
+		names = []string{"prefix"}
+	case "endswith", "removesuffix":
+		names = []string{"suffix"}
+	case "replace":
+		names = []string{"old", "new", "count"}
+	case "find", "rfind", "index", "count":
+		names = []string{"sub"}
+	case "join":
+		names = []string{"iterable"}
+	case "zfill":
+		names = []string{"width"}
+	case "ljust", "rjust", "center":
+		names = []string{"width", "fillchar"}
+	case "partition", "rpartition":
+		names = []string{"sep"}
+	default:
+		return nil, false
+	}
+	return names, true
+}
 
 // textMethod returns a method of a text, or nil.
 func textMethod(v any, name string) any {
 	if name == "format" {
 		return &function{name, func(r *run, a *arguments) any { return r.formatted(r.str(v), a) }}
 	}
-	for _, method := range strings.Fields(textMethods) {
-		method, names, _ := strings.Cut(method, ":")
-		if method != name {
-			continue
-		}
-		return &function{name, func(r *run, a *arguments) any {
-			o := a.take(r, name, strings.FieldsFunc(names, func(c rune) bool { return c == ',' })...)
-			for len(o) > 0 && o[len(o)-1] == (absent{}) {
-				o = o[:len(o)-1]
-			}
-			return r.method(v, name, o)
-		}}
+	names, ok := textArguments(name)
+	if !ok {
+		return nil
 	}
-	return nil
+	return &function{name, func(r *run, a *arguments) any {
+		o := a.take(r, name, names...)
+		for len(o) > 0 && o[len(o)-1] == (absent{}) {
+			o = o[:len(o)-1]
+		}
+		return r.method(v, name, o)
+	}}
 }
 
 // method calls a method of a text.
@@ -331,6 +355,7 @@ func dictMethod(d *Dict, name string) any {
 	case "get":
 		f.call = func(r *run, a *arguments) any {
 			o := a.take(r, name, "key", "default")
+			r.hashable(o[0])
 			if v, ok := d.get(r.key(o[0])); ok {
 				return v
 			}

@@ -49,7 +49,7 @@ func (r *run) sequences(op string, a, b any) (any, bool) {
 		_, marked := a.(Markup)
 		_, alsoMarked := b.(Markup)
 		if marked || alsoMarked {
-			s, t = string(escape(a)), string(escape(b))
+			s, t = string(r.escape(a)), string(r.escape(b))
 		}
 		r.use(len(s) + len(t))
 		if marked || alsoMarked {
@@ -97,11 +97,12 @@ func same(like any, s string) any {
 }
 
 // escape returns a text for HTML.
-func escape(v any) Markup {
+func (r *run) escape(v any) Markup {
 	if m, ok := v.(Markup); ok {
 		return m
 	}
 	s, _ := asText(v)
+	r.use(2 * len(s))
 	return Markup(html.EscapeString(s))
 }
 
@@ -286,6 +287,14 @@ func (r *run) equal(a, b any) bool {
 	return a == b
 }
 
+// hashable fails for what Python cannot look up in a dict.
+func (r *run) hashable(v any) {
+	l, isList := v.(*list)
+	if _, isDict := v.(*Dict); isDict || isList && l.kind == plainList {
+		r.fail("unhashable type: '%s'", typeName(v))
+	}
+}
+
 // contains reports whether v is in a container.
 func (r *run) contains(container, v any) bool {
 	switch c := container.(type) {
@@ -298,10 +307,7 @@ func (r *run) contains(container, v any) bool {
 		r.spend(len(s) / 64)
 		return strings.Contains(s, part)
 	case *Dict:
-		switch v.(type) {
-		case *Dict, *list:
-			r.fail("unhashable type: '%s'", typeName(v))
-		}
+		r.hashable(v)
 		_, ok := c.get(r.key(v))
 		return ok
 	case *list, *undefined:

@@ -2,17 +2,28 @@ package jinja
 
 // test returns v is name(a).
 func (r *run) test(name string, v any, a *arguments) bool {
-	if op, ok := map[string]string{"eq": "==", "equalto": "==", "ne": "!=", "lt": "<", "lessthan": "<", "le": "<=",
-		"gt": ">", "greaterthan": ">", "ge": ">=", "in": "in"}[name]; ok {
-		name = op
-	}
+	op := name
 	switch name {
+	case "eq", "equalto":
+		op = "=="
+	case "ne":
+		op = "!="
+	case "lt", "lessthan":
+		op = "<"
+	case "gt", "greaterthan":
+		op = ">"
+	case "le":
+		op = "<="
+	case "ge":
+		op = ">="
+	}
+	switch op {
 	case "==", "!=", "<", "<=", ">", ">=", "in":
 		o := a.take(r, name, "other")
 		if o[0] == (absent{}) {
 			r.fail("the test %s wants something to compare with", name)
 		}
-		return r.compare(name, v, o[0])
+		return r.compare(op, v, o[0])
 	case "sameas":
 		o := a.take(r, name, "other")
 		switch v.(type) {
@@ -26,10 +37,13 @@ func (r *run) test(name string, v any, a *arguments) bool {
 	}
 	a.take(r, name)
 	switch name {
-	case "odd", "even":
-		return r.equal(r.binary("%", v, int64(2)), map[string]any{"odd": int64(1), "even": int64(0)}[name])
+	case "odd":
+		return r.equal(r.binary("%", v, int64(2)), int64(1))
+	case "even":
+		return r.equal(r.binary("%", v, int64(2)), int64(0))
 	case "lower", "upper":
 		s := r.str(v)
+		r.use(len(s))
 		if name == "lower" {
 			return cased(s) && lower(s) == s
 		}

@@ -121,6 +121,8 @@ func hashed(v any) (hash any, ok bool) {
 		return v, true
 	case Markup:
 		return string(v), true
+	case *undefined:
+		return none{}, true
 	case nil, int64, Integer, string, *function, *namespace:
 		return v, true
 	}
@@ -164,7 +166,8 @@ func (n *namespace) set(r *run, name string, v any) {
 	n.attributes.Set(name, v)
 }
 
-// none stands for None inside of undefined.of, where nil means that there is no object.
+// none stands for None inside of undefined.of, where nil means that there is no object. As a key of
+// a dict it stands for undefined.
 type none struct{}
 
 func objectName(v any) string {
