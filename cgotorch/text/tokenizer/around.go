@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // around tells which tokens stand around a text, and around a pair of texts.
@@ -144,8 +145,8 @@ func (t *Tokenizer) template(p *processor, parts []pieceField, texts int, field,
 	for i, part := range parts {
 		switch {
 		case part.Sequence != nil:
-			text := int(part.Sequence.ID[0] - 'A')
-			if len(part.Sequence.ID) != 1 || text < 0 || text >= texts {
+			text := strings.Index("AB"[:texts], part.Sequence.ID)
+			if len(part.Sequence.ID) != 1 || text < 0 {
 				return nil, bad(fmt.Sprintf("%s%s[%d]", field, name, i), "the text is %q", part.Sequence.ID)
 			}
 			seen[text]++

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -49,6 +50,13 @@ func parse(data []byte) (*Tokenizer, error) {
 	if file.Version != nil && *file.Version != "1.0" {
 		return nil, unsupported("version", *file.Version, "1.0")
 	}
+	for field, data := range map[string]json.RawMessage{
+		"normalizer": file.Normalizer, "pre_tokenizer": file.PreTokenizer, "decoder": file.Decoder,
+	} {
+		if growth(data, 0) > mostGrowth {
+			return nil, fmt.Errorf("%s: it can make a text more than %d times as long: %w", field, mostGrowth, ErrUnsupported)
+		}
+	}
 	t := &Tokenizer{extra: map[int64]string{}, special: map[string]bool{}}
 	var pre preTokenizers
 	var err error
@@ -72,6 +80,33 @@ func parse(data []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	return t, t.readLimits(file.Truncation, file.Padding)
+}
+
+// mostGrowth bounds the memory that a damaged file can ask for.
+const mostGrowth = 1 << 12
+
+// growth returns how many times as long a text can become in a stage, apart from a few bytes.
+func growth(data json.RawMessage, depth int) float64 {
+	var s stage
+	if len(data) == 0 || depth > deepestSequence || json.Unmarshal(data, &s) != nil {
+		return 1
+	}
+	switch s.Type {
+	case "Sequence":
+		all := 1.0
+		for _, part := range slices.Concat(s.Normalizers, s.PreTokenizers, s.Decoders) {
+			all *= growth(part, depth+1)
+		}
+		return all
+	case "ByteLevel":
+		return 2
+	case "Replace":
+		if s.Pattern != nil && s.Pattern.String != nil && *s.Pattern.String != "" {
+			return max(1, float64(len(s.Content))/float64(len(*s.Pattern.String)))
+		}
+		return max(1, float64(len(s.Content)))
+	}
+	return 1
 }
 
 // add stores the added tokens. Hugging Face's library gives each token the id that the model has

@@ -1,18 +1,18 @@
 """Writes testdata/: small tokenizers, and what transformers makes of text with them.
 
-Needs transformers 5.17.0, tokenizers 0.23.3 and sentencepiece 0.2.3. Equal runs give equal files.
+Needs transformers 5.17.0, tokenizers 0.23.3 and sentencepiece 0.2.3. Equal runs give equal files. Names make some files alone.
 
-    python cgotorch/text/tokenizer/make.py
+    python cgotorch/text/tokenizer/make.py [t5 converted llama3 ...]
 """
+import functools
 import importlib.util
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 
-import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import T5TokenizerFast
 
 FOLDER = pathlib.Path(__file__).parent / "testdata"
 
@@ -41,17 +41,23 @@ STRINGS = [
 ]
 
 
+def module(*path):
+    """Another script of the repository, as a module."""
+    spec = importlib.util.spec_from_file_location(path[0], pathlib.Path(__file__).parents[3].joinpath(*path))
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 def switch():
     """examples/switch's script, which has sentencepiece's rules for Unicode in a form that transformers takes."""
-    path = pathlib.Path(__file__).parents[3] / "examples" / "switch" / "make.py"
-    spec = importlib.util.spec_from_file_location("switch", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("examples", "switch", "make.py")
 
 
 def sentences(vocabulary, **options):
     """A unigram vocabulary of TEXT, and the rules by which it was normalized."""
+    import sentencepiece
+
     with tempfile.TemporaryDirectory() as folder:
         text = pathlib.Path(folder) / "text"
         text.write_text(TEXT + "\n")
@@ -63,6 +69,8 @@ def sentences(vocabulary, **options):
 
 def t5():
     """As T5 and the Switch Transformer have it."""
+    from transformers import T5TokenizerFast
+
     pieces, charsmap = sentences(400, normalization_rule_name="nmt_nfkc")
     with tempfile.TemporaryDirectory() as folder:
         T5TokenizerFast(vocab=pieces, _spm_precompiled_charsmap=charsmap, extra_ids=3).save_pretrained(folder)
@@ -99,12 +107,33 @@ def converted():
     return lines
 
 
+def kind(name):
+    """A published kind of tokenizer, trained on TEXT."""
+    peer = module("tests", "parity", "tokenizer", "peer.py")
+    t, trainer = getattr(peer, name)(KINDS[name])
+    t.train_from_iterator(TEXT.splitlines(), trainer)
+    t.add_special_tokens([AddedToken(n, normalized=False) for n in ("<s>", "</s>")])
+    t.add_tokens([AddedToken("<wide>", lstrip=True, rstrip=True, normalized=False), AddedToken("<special>", normalized=True)])
+    a, b = (("<s>", t.token_to_id("<s>")), ("</s>", t.token_to_id("</s>")))
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A </s> $B:1", special_tokens=[a, b])
+    t.save(str(FOLDER / f"{name}.json"))
+    lines = []
+    for s in STRINGS:
+        ids = t.encode(s).ids
+        lines.append({"text": s, "ids": ids, "plain": t.encode(s, add_special_tokens=False).ids, "decoded": t.decode(ids), "whole": t.decode(ids, skip_special_tokens=False)})
+    return lines
+
+
+# The sizes of the vocabularies. The ones of bytes have 256 tokens more.
+KINDS = {"llama3": 300, "llama2": 20, "mistral": 20, "clip": 230, "bert": 200, "words": 100}
+
+
 def main():
     FOLDER.mkdir(exist_ok=True)
-    for make in (t5, converted):
-        lines = make()
-        text = ",\n".join(json.dumps(line) for line in lines)
-        (FOLDER / f"{make.__name__}_want.json").write_text(f"[\n{text}\n]\n")
+    makes = {"t5": t5, "converted": converted} | {name: functools.partial(kind, name) for name in KINDS}
+    for name in sys.argv[1:] or makes:
+        text = ",\n".join(json.dumps(line) for line in makes[name]())
+        (FOLDER / f"{name}_want.json").write_text(f"[\n{text}\n]\n")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ const (
 
 // A longer pattern, and one that compiles to more instructions, is refused.
 const (
-	longestPattern = 1 << 14
+	longestPattern = 1 << 13
 	longestProgram = 1 << 15
 	deepestPattern = 100
 )
@@ -79,24 +79,6 @@ func newPattern(text string) (*pattern, error) {
 	first.prepare()
 	for b := range p.first {
 		p.first[b] = b >= utf8.RuneSelf || first.has(rune(b))
-	}
-	return p, nil
-}
-
-// quotePattern returns a pattern that matches a text as it is.
-func quotePattern(text string) (*pattern, error) {
-	var tree node
-	for _, r := range text {
-		tree.parts = append(tree.parts, node{kind: kindSet, set: newRuneSet(runeRange{r, r})})
-	}
-	c := &compiler{}
-	if err := c.compile(tree); err != nil {
-		return nil, err
-	}
-	c.emit(instruction{op: opMatch})
-	p := &pattern{program: c.program, empty: text == ""}
-	if text != "" {
-		p.first[text[0]] = true
 	}
 	return p, nil
 }

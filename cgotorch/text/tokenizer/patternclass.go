@@ -14,34 +14,29 @@ func (r *patternReader) class(f flags, depth int) (*runeSet, error) {
 	}
 	begin := r.at - 1
 	negative := r.skip("^")
-	var whole *runeSet // of the parts before the last &&
-	current := &runeSet{}
+	whole := (&runeSet{}).negate() // what the parts before the last && have in common
+	var ranges []runeRange         // of the parts behind it
 	for first := true; ; first = false {
 		switch {
 		case !r.more():
 			return nil, fmt.Errorf("%.20q at byte %d of %.200q has no end", r.text[begin:], begin, r.text)
 		case !first && r.skip("]"):
-			if whole != nil {
-				current = whole.intersect(current)
-			}
+			whole = whole.intersect(newRuneSet(ranges...))
 			if f.fold {
-				current = current.fold()
+				whole = whole.fold()
 			}
 			if negative {
-				current = current.negate()
+				whole = whole.negate()
 			}
-			return current, nil
+			return whole, nil
 		case r.skip("&&"):
-			if whole != nil {
-				current = whole.intersect(current)
-			}
-			whole, current = current, &runeSet{}
+			whole, ranges = whole.intersect(newRuneSet(ranges...)), nil
 		default:
 			part, err := r.classPart(f, depth)
 			if err != nil {
 				return nil, err
 			}
-			current = current.union(part)
+			ranges = append(ranges, part.ranges...)
 		}
 	}
 }

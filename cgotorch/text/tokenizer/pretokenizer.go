@@ -78,8 +78,13 @@ func (s *stage) read(data json.RawMessage, field string) (bool, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return false, nil
 	}
+	if strings.Count(field, "[") > deepestSequence {
+		return true, unsupported(field, "a Sequence", fmt.Sprintf("a depth of %d", deepestSequence))
+	}
 	return true, unmarshal(data, field, s)
 }
+
+const deepestSequence = 20
 
 // yes returns a flag, or the flag that holds if the file has none.
 func yes(flag *bool, otherwise bool) bool {

@@ -33,7 +33,7 @@ func open(t testing.TB, name string) (*Tokenizer, []line) {
 }
 
 func TestTokenizer_LikeTransformers(t *testing.T) {
-	for _, name := range []string{"t5", "converted"} {
+	for _, name := range []string{"t5", "converted", "llama3", "llama2", "mistral", "clip", "bert", "words"} {
 		t.Run(name, func(t *testing.T) {
 			tokens, lines := open(t, name)
 			for _, l := range lines {
@@ -46,12 +46,28 @@ func TestTokenizer_LikeTransformers(t *testing.T) {
 				if got := tokens.Decode(l.IDs); got != l.Decoded {
 					t.Errorf("%v: got %+q, want %+q", l.IDs, got, l.Decoded)
 				}
+				if got := stream(tokens, l.IDs); got != l.Decoded {
+					t.Errorf("%v: streams as %+q, want %+q", l.IDs, got, l.Decoded)
+				}
+				if got := tokens.Count(l.Text); got != len(l.IDs) {
+					t.Errorf("%+q: has %d tokens, want %d", l.Text, got, len(l.IDs))
+				}
 				if got := tokens.decode(l.IDs, true); got != l.Whole {
 					t.Errorf("%v, all: got %+q, want %+q", l.IDs, got, l.Whole)
 				}
 			}
 		})
 	}
+}
+
+// stream returns the joined pieces of a Stream.
+func stream(tokens *Tokenizer, ids []int64) string {
+	s := Stream{Tokenizer: tokens}
+	var b strings.Builder
+	for _, id := range ids {
+		b.WriteString(s.Add(id))
+	}
+	return b.String() + s.Flush()
 }
 
 func TestTokenizer_Token(t *testing.T) {
