@@ -44,7 +44,9 @@ type matcher struct {
 	text    string
 	stack   []retry
 	steps   int
-	failed  map[state]struct{} // states that lead to no match, once there are many steps
+	// patience is the number of steps after which the failed states are noted.
+	patience int
+	failed   map[state]struct{} // states that lead to no match
 }
 
 // retry is a state to which the matcher goes back: at `pc`, with the places from `low` to `high`.
@@ -56,7 +58,8 @@ type retry struct {
 
 type state struct{ pc, at int }
 
-// patience is the number of steps without notes of failed states. Few texts need more.
+// patience is the number of steps for one character without notes of failed states. Few texts need
+// more.
 const patience = 20_000
 
 // find returns the first match that begins at `from` or later.
@@ -64,6 +67,7 @@ func (p *pattern) find(m *matcher, from int) (begin, end int, ok bool) {
 	m.program = p.program
 	m.failed, m.steps = nil, 0
 	for at := from; at <= len(m.text); {
+		m.patience = patience + 64*(at-from)
 		if at < len(m.text) && p.first[m.text[at]] || p.empty {
 			if end, ok := m.run(0, at); ok {
 				return at, end, true
@@ -80,7 +84,7 @@ func (m *matcher) run(pc, at int) (end int, ok bool) {
 	base := len(m.stack)
 	defer func() { m.stack = m.stack[:base] }()
 	for {
-		if m.steps++; m.steps > patience && !m.fresh(pc, at) {
+		if m.steps++; m.steps > m.patience && !m.fresh(pc, at) {
 			if pc, at, ok = m.retreat(base); !ok {
 				return 0, false
 			}
@@ -197,9 +201,9 @@ func (m *matcher) loop(in *instruction, pc, at int) (int, bool) {
 
 // part matches a part of the program by itself.
 func (m *matcher) part(pc, at int) (end int, ok bool) {
-	failed, steps := m.failed, m.steps
-	m.failed, m.steps = nil, 0
-	defer func() { m.failed, m.steps = failed, steps }()
+	failed, steps, most := m.failed, m.steps, m.patience
+	m.failed, m.steps, m.patience = nil, 0, patience
+	defer func() { m.failed, m.steps, m.patience = failed, steps, most }()
 	return m.run(pc, at)
 }
 

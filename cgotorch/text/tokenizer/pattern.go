@@ -145,6 +145,7 @@ func (n *node) width() (width int, ok bool) {
 type compiler struct {
 	program []instruction
 	sets    []*runeSet // that are prepared
+	loops   int        // how many repeats without limit are around
 }
 
 func (c *compiler) emit(in instruction) int {
@@ -222,13 +223,18 @@ func (c *compiler) either(parts []node) error {
 
 func (c *compiler) repeat(n node) error {
 	part := n.parts[0]
-	if part.kind == kindSet {
+	// A loop inside a loop goes step by step. The notes of failed states then bound its time.
+	if part.kind == kindSet && (c.loops == 0 || n.max >= 0) {
 		c.emit(instruction{op: opLoop, set: c.prepared(part.set), min: n.min, max: n.max, mode: n.mode})
 		return nil
 	}
 	if n.mode == possessive {
 		n.mode = greedy
 		return c.part(instruction{op: opAtomic}, n)
+	}
+	if n.max < 0 {
+		c.loops++
+		defer func() { c.loops-- }()
 	}
 	for range n.min {
 		if err := c.compile(part); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/streamtorch/streamtorch/internal/must"
 )
@@ -171,6 +172,9 @@ func FuzzTokenizer(f *testing.F) {
 	must.Do(f, err)
 	f.Add(string(data), "A cafe\u0301 <wide> 流\x00")
 	f.Add(simple, " a xbb<s>")
+	for _, name := range bases {
+		f.Add(string(must.Get(os.ReadFile(filepath.Join("testdata", name+".json")))(f)), "Größe 流 12 don't\n\n x")
+	}
 	tokens, lines := open(f, "t5")
 	for _, l := range lines {
 		f.Add("", l.Text)
@@ -192,6 +196,9 @@ func FuzzTokenizer(f *testing.F) {
 				t.Errorf("%q gives %d, which is no token", text, id)
 			}
 		}
-		tokens.Decode(ids)
+		if got, want := stream(tokens, ids), tokens.Decode(ids); got != want || !utf8.ValidString(got) {
+			t.Errorf("%v streams as %q, want %q", ids, got, want)
+		}
+		_, _, _ = tokens.EncodePair(text, "b")
 	})
 }
