@@ -180,7 +180,7 @@ func (c *compiler) compile(n node) error {
 	case kindAssert:
 		in := instruction{op: opAssert, assert: n.assert}
 		if n.assert == 'b' || n.assert == 'B' {
-			in.set = c.prepared(onigurumaWordSet())
+			in.set = c.prepared(onigurumaWordSet().union(latinDigits()))
 		}
 		c.emit(in)
 	case kindEither:

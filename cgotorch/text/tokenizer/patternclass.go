@@ -88,20 +88,20 @@ func (r *patternReader) classEnd() (s *runeSet, isClass bool, err error) {
 		return nil, false, r.unknown(r.at)
 	}
 	if r.skip(`\`) {
-		return r.escape()
+		return r.escape(true)
 	}
 	c := r.rune()
 	return newRuneSet(runeRange{c, c}), false, nil
 }
 
-// escape reads what stands behind a backslash.
-func (r *patternReader) escape() (s *runeSet, isClass bool, err error) {
+// escape reads what stands behind a backslash. inside is whether that is in brackets.
+func (r *patternReader) escape(inside bool) (s *runeSet, isClass bool, err error) {
 	begin := r.at - 1
 	if !r.more() {
 		return nil, false, r.unknown(begin)
 	}
 	c := r.rune()
-	if s, ok := escapedClass(c); ok {
+	if s, ok := escapedClass(c, inside); ok {
 		return s, true, nil
 	}
 	if i := strings.IndexRune("ntrfvae", c); i >= 0 {

@@ -192,7 +192,7 @@ func (r *patternReader) atom(f flags, depth int) (node, error) {
 			r.at++
 			return node{kind: kindAssert, assert: r.text[r.at-1]}, nil
 		}
-		s, isClass, err := r.escape()
+		s, isClass, err := r.escape(false)
 		if isClass || err != nil {
 			return node{kind: kindSet, set: s}, err
 		}

@@ -5,8 +5,8 @@ import (
 	"unicode"
 )
 
-// escapedClass returns the class of \s, \W and the like.
-func escapedClass(c rune) (*runeSet, bool) {
+// escapedClass returns the class of \s, \W and the like. inside is whether it stands in brackets.
+func escapedClass(c rune, inside bool) (*runeSet, bool) {
 	var s *runeSet
 	switch unicode.ToLower(c) {
 	case 'd':
@@ -14,7 +14,9 @@ func escapedClass(c rune) (*runeSet, bool) {
 	case 's':
 		s = setOf(unicode.White_Space)
 	case 'w':
-		s = onigurumaWordSet()
+		if s = onigurumaWordSet(); !inside {
+			s = s.union(latinDigits())
+		}
 	case 'h':
 		s = setOfRunes("0123456789abcdefABCDEF")
 	default:
@@ -41,7 +43,7 @@ func posixClass(name string) (*runeSet, bool) {
 	case "lower":
 		return category("Ll").union(setOf(unicode.Other_Lowercase)), true
 	case "punct":
-		return category("P").union(setOfRunes("$+<=>^`|~")), true
+		return category("P", "S"), true
 	case "word":
 		return onigurumaWordSet(), true
 	case "ascii":
@@ -56,6 +58,9 @@ func propertyClass(name string) (*runeSet, bool) {
 		return strings.ToLower(strings.NewReplacer(" ", "", "_", "", "-", "").Replace(s))
 	}
 	name = plain(name)
+	if name == "punct" {
+		return category("P"), true
+	}
 	if s, ok := posixClass(name); ok {
 		return s, true
 	}
@@ -74,6 +79,8 @@ func propertyClass(name string) (*runeSet, bool) {
 		name = "z"
 	case "any":
 		return (&runeSet{}).negate(), true
+	case "cn", "unassigned":
+		return category("Cn"), true
 	case "alphabetic":
 		return posixClass("alpha")
 	}
@@ -84,7 +91,7 @@ func propertyClass(name string) (*runeSet, bool) {
 	}
 	for known, table := range unicode.Scripts {
 		if plain(known) == name {
-			return setOf(table), true
+			return setOf(table).union(added15(known)), true
 		}
 	}
 	return nil, false

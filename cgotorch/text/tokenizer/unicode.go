@@ -15,10 +15,10 @@ import (
 // 1.24 to 1.26 have 15. This file takes characters away that a version does not know, and adds
 // those that Go does not know. The parity tests compare all characters with the library.
 
-// since15 are characters that came after Unicode 15.0, by general category.
+// since15 are characters that came after Unicode 15.0, by general category, property and script.
 var since15 = []struct {
-	category string
-	ranges   []runeRange
+	class  string
+	ranges []runeRange
 }{
 	{"Ll", []runeRange{{0x1c8a, 0x1c8a}, {0xa7cd, 0xa7cd}, {0xa7db, 0xa7db}, {0x10d70, 0x10d85}}},
 	{"Lm", []runeRange{{0x10d4e, 0x10d4e}, {0x10d6f, 0x10d6f}, {0x16d40, 0x16d42}, {0x16d6b, 0x16d6c}}},
@@ -42,15 +42,37 @@ var since15 = []struct {
 		{0x1cd00, 0x1ceb3}, {0x1f8b2, 0x1f8bb}, {0x1f8c0, 0x1f8c1}, {0x1fa89, 0x1fa89}, {0x1fa8f, 0x1fa8f},
 		{0x1fabe, 0x1fabe}, {0x1fac6, 0x1fac6}, {0x1fadc, 0x1fadc}, {0x1fadf, 0x1fadf}, {0x1fae9, 0x1fae9},
 		{0x1fbcb, 0x1fbef}}},
+	{"Alphabetic", []runeRange{{0x363, 0x36f}, {0x897, 0x897}, {0x1dd3, 0x1de6}, {0x10d69, 0x10d69}, {0x10efc, 0x10efc},
+		{0x113b8, 0x113c0}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5}, {0x113c7, 0x113ca}, {0x113cc, 0x113cd},
+		{0x1611e, 0x1612e}}},
+	{"Arabic", []runeRange{{0x897, 0x897}, {0x10ec2, 0x10ec4}, {0x10efc, 0x10efc}}},
+	{"Balinese", []runeRange{{0x1b4e, 0x1b4f}, {0x1b7f, 0x1b7f}}},
+	{"Common", []runeRange{{0x2427, 0x2429}, {0x2ffc, 0x2fff}, {0x31e4, 0x31e5}, {0x31ef, 0x31ef}, {0x1cc00, 0x1ccf9},
+		{0x1cd00, 0x1ceb3}, {0x1f8b2, 0x1f8bb}, {0x1f8c0, 0x1f8c1}, {0x1fa89, 0x1fa89}, {0x1fa8f, 0x1fa8f},
+		{0x1fabe, 0x1fabe}, {0x1fac6, 0x1fac6}, {0x1fadc, 0x1fadc}, {0x1fadf, 0x1fadf}, {0x1fae9, 0x1fae9},
+		{0x1fbcb, 0x1fbef}}},
+	{"Cyrillic", []runeRange{{0x1c89, 0x1c8a}}},
+	{"Egyptian_Hieroglyphs", []runeRange{{0x13460, 0x143fa}}},
+	{"Han", []runeRange{{0x2ebf0, 0x2ee5d}}},
+	{"Latin", []runeRange{{0xa7cb, 0xa7cd}, {0xa7da, 0xa7dc}}},
+	{"Myanmar", []runeRange{{0x116d0, 0x116e3}}},
 }
 
 // category returns the characters of general categories, such as L or Nd, in Unicode 16.
 func category(names ...string) *runeSet {
 	all := &runeSet{}
 	for _, name := range names {
+		if name == "C" || name == "Cn" { // Go's tables have no characters that are not assigned
+			assigned := category("L", "M", "N", "P", "S", "Z")
+			if name == "Cn" {
+				assigned = assigned.union(category("Cc", "Cf", "Co"))
+			}
+			all = all.union(assigned.negate())
+			continue
+		}
 		s := setOf(unicode.Categories[name])
 		for _, more := range since15 {
-			if strings.HasPrefix(more.category, name) {
+			if len(more.class) == 2 && strings.HasPrefix(more.class, name) {
 				s = s.union(newRuneSet(more.ranges...))
 			}
 		}
@@ -75,7 +97,17 @@ func (s *runeSet) without(runes ...rune) *runeSet {
 
 // alphabeticSet is the property Alphabetic.
 func alphabeticSet() *runeSet {
-	return category("L", "Nl").union(setOf(unicode.Other_Alphabetic))
+	return category("L", "Nl").union(setOf(unicode.Other_Alphabetic), added15("Alphabetic"))
+}
+
+// added15 returns what came to a property or a script after Unicode 15.0.
+func added15(class string) *runeSet {
+	for _, more := range since15 {
+		if more.class == class {
+			return newRuneSet(more.ranges...)
+		}
+	}
+	return &runeSet{}
 }
 
 // wordSet is \w of Rust's regular expressions.
@@ -83,10 +115,11 @@ func wordSet() *runeSet {
 	return alphabeticSet().union(category("M", "Nd", "Pc"), setOf(unicode.Join_Control))
 }
 
-// onigurumaWordSet is \w of Oniguruma, which has some digits of Latin-1 more.
-func onigurumaWordSet() *runeSet {
-	return alphabeticSet().union(category("M", "Nd", "Pc"), setOfRunes("²³¹¼½¾"))
-}
+// onigurumaWordSet is the property Word of Oniguruma.
+func onigurumaWordSet() *runeSet { return alphabeticSet().union(category("M", "Nd", "Pc")) }
+
+// latinDigits are in Oniguruma's \w, but not in a class with \w.
+func latinDigits() *runeSet { return setOfRunes("²³¹¼½¾") }
 
 // numericSet is Rust's char::is_numeric.
 func numericSet() *runeSet {

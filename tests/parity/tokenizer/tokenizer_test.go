@@ -4,6 +4,7 @@ package tokenizer_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -107,6 +108,34 @@ func TestTokenizer_LikePeer(t *testing.T) {
 		if wrong > 0 {
 			t.Errorf("%s: %d of %d texts differ", path, wrong, texts)
 			keep(t, path)
+		}
+		t.Logf("%s: %d texts", path, texts)
+	}
+}
+
+// Each character is in the classes in which the library has it, and becomes what the library makes
+// of it. $TOKENIZER_STEP is 1 for all characters.
+func TestTokenizer_EveryCharacter(t *testing.T) {
+	python := torchtest.Python(t, "tokenizers")
+	folder := t.TempDir()
+	peer := exec.CommandContext(t.Context(), python, "characters.py", folder, fmt.Sprint(number("TOKENIZER_STEP", 64)))
+	peer.Stderr = os.Stderr
+	out := must.Get(peer.Output())(t)
+	from := bytes.NewReader(out)
+	var tokens *tokenizer.Tokenizer
+	var r record
+	for file, first := -1, ""; r.read(from) == nil; {
+		if first == "" || r.text == first {
+			file, first = file+1, r.text
+			tokens = must.Get(tokenizer.Open(filepath.Join(folder, fmt.Sprintf("%d.json", file))))(t)
+		}
+		if got := tokens.Encode(r.text); !slices.Equal(got, r.ids) {
+			at := 0
+			for at < min(len(got), len(r.ids)) && got[at] == r.ids[at] {
+				at++
+			}
+			rules := must.Get(os.ReadFile(filepath.Join(folder, fmt.Sprintf("%d.json", file))))(t)
+			t.Errorf("file %d, characters from %+.10q: byte %d differs; got %d, want %d; %.400q", file, r.text, at, got[at:min(at+8, len(got))], r.ids[at:min(at+8, len(r.ids))], rules[:min(len(rules), 600)])
 		}
 	}
 }
