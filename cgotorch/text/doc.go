@@ -1,4 +1,37 @@
-// Package text has text models with Hugging Face's parameter names and results.
+// Package text has language models with the numbers of Hugging Face's transformers.
+//
+// # Decoders
+//
+// [Open] makes a [Model] of a folder as save_pretrained writes it: its config.json, its safetensors
+// files and its tokenizer. A [Conversation] answers, token by token:
+//
+//	m, err := text.Open(cgotorch.CUDA(0), "Llama-3.2-1B-Instruct", text.Options{})
+//	…
+//	defer m.Close()
+//	talk := m.NewConversation()
+//	defer talk.Close()
+//	messages := []tokenizer.Message{{Role: "user", Content: "Where do streams end?"}}
+//	for token, err := range talk.Chat(ctx, messages, tokenizer.ChatOptions{}, text.GenerateOptions{}) {
+//		…
+//		fmt.Print(token.Text)
+//	}
+//
+// The next turn gives all messages, with the answer and the next question behind them. What the
+// cache has of them is not computed again. [Conversation.Generate] takes tokens in place of
+// messages. [GenerateOptions] say how tokens are drawn, on the device.
+//
+// Keys and values lie in pages of a pool that [Options] bound. Conversations take pages as they
+// grow, and give them back in Close. They take turns on the model's stream.
+//
+// [Model.Forward] is the whole pass without a cache, for training. The model's Weights are its
+// parameters, and [Model.Save] writes a folder that transformers reads.
+//
+// The families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral, qwen3_moe and
+// gpt_oss run through one decoder. The file families.go is the table of what they do differently.
+// What is computed in which dtype: products and attention in the dtype of the weights; norms,
+// rotations and the sum that goes from layer to layer in float32.
+//
+// # The Switch Transformer
 //
 // The Switch Transformer is an encoder and a decoder. Some of their blocks route each token to
 // one of many feed-forward experts:
@@ -15,8 +48,7 @@
 // m.Encoder.Block[1].FF.Sparse.Override = experts. A step of the decoder computes the next token of
 // each sequence. [Pieces] cuts a step at the sparse layers, for [RoutedExperts] of the program.
 //
-// The models are for inference. Nothing is recorded for backward, and there is no dropout.
-// Autocast is ignored, because [SwitchOptions] sets the dtype. A method does not wait for the
-// device unless its comment says so. Package tokenizer, in a folder below this one, turns text
-// into ids and ids into text.
+// A Switch is for inference. Nothing is recorded for backward, and there is no dropout. Autocast is
+// ignored, because [SwitchOptions] sets the dtype. A method does not wait for the device unless its
+// comment says so.
 package text
