@@ -68,7 +68,7 @@ func (a *answer) start(ctx context.Context) error {
 			if err := c.grow(x, l, keep, to); err != nil {
 				return err
 			}
-			l.upload(x, c.tables)
+			l.load(x, c.tables)
 			l.turn(x, len(tokens))
 			logits := l.prompt(x, tokens[keep:to], keep, c.live(to), to == len(tokens))
 			if logits == nil {
@@ -173,7 +173,7 @@ func (a *answer) step(at int, known []int64) error {
 			return err
 		}
 		if l.loaded != c {
-			l.upload(x, c.tables)
+			l.load(x, c.tables)
 			l.turn(x, at+1)
 			a.load(x, l)
 			write(x, l.token, known)
@@ -204,7 +204,7 @@ func (a *answer) resume(ctx context.Context) error {
 	}
 	return c.do(func(x *cgotorch.Exec, l *lane) error {
 		if l.loaded != c { // another conversation has taken the lane: the step is made again
-			l.upload(x, c.tables)
+			l.load(x, c.tables)
 			l.turn(x, at+1)
 			write(x, l.token, []int64{id})
 			a.load(x, l)

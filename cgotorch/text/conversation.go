@@ -159,7 +159,8 @@ func (c *Conversation) do(fn func(x *cgotorch.Exec, l *lane) error) error {
 // grow makes room for the tokens `from` up to `to`, and clears the pages that are new.
 func (c *Conversation) grow(x *cgotorch.Exec, l *lane, from, to int) error {
 	for i := range c.tables {
-		fresh, changed, err := c.tables[i].grow(c.m.pages, from, to)
+		t := &c.tables[i]
+		fresh, moved, err := t.grow(c.m.pages, from, to)
 		if err != nil {
 			return err
 		}
@@ -171,8 +172,12 @@ func (c *Conversation) grow(x *cgotorch.Exec, l *lane, from, to int) error {
 				return nil
 			})
 		}
-		if changed && l.loaded == c {
-			l.upload(x, c.tables)
+		switch n := len(fresh) / len(t.layers); {
+		case l.loaded != c:
+		case moved:
+			l.upload(x, i, t)
+		case n > 0:
+			write(x, x.Narrow(l.tables[i], 1, len(t.pages[0])-n, n), fresh)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -82,7 +83,11 @@ func TestConversation_Detours(t *testing.T) {
 			talk := m.NewConversation()
 			defer talk.Close()
 			said := randomTokens(r, 5)
-			for turn := range 25 {
+			turns := 25 // STREAMTORCH_SOAK is another number; 2500 make 100,000 tokens
+			if text := os.Getenv("STREAMTORCH_SOAK"); text != "" {
+				turns = must.Get(strconv.Atoi(text))(t)
+			}
+			for turn := range turns {
 				switch r.IntN(5) {
 				case 0: // back to any position
 					said = said[:1+r.IntN(len(said))]

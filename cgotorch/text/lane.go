@@ -64,13 +64,16 @@ func (l *lane) close() error {
 	return errors.Join(errs...)
 }
 
-// upload copies the tables of a conversation to the device.
-func (l *lane) upload(x *cgotorch.Exec, tables []pageTable) {
+// load copies the tables of a conversation to the device.
+func (l *lane) load(x *cgotorch.Exec, tables []pageTable) {
 	for i := range tables {
-		t := &tables[i]
-		write(x, l.tables[i], t.flat())
-		write(x, l.firsts[i], []int64{int64(t.first * pageTokens)})
+		l.upload(x, i, &tables[i])
 	}
+}
+
+func (l *lane) upload(x *cgotorch.Exec, i int, t *pageTable) {
+	write(x, l.tables[i], t.flat())
+	write(x, l.firsts[i], []int64{int64(t.first * pageTokens)})
 }
 
 // write copies host data into a tensor of the same number of elements.

@@ -145,8 +145,9 @@ func (t *pageTable) cut(p *pages, tokens int) {
 }
 
 // grow makes room for tokens `from` up to `to`, and gives back what no later token sees. It returns
-// the pages that are new, and reports whether the table has changed. On an error nothing is new.
-func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, changed bool, err error) {
+// the pages that are new, [layer][block], and reports whether entry 0 stands for another block than
+// before. On an error nothing is new.
+func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, moved bool, err error) {
 	if t.window > 0 {
 		if first := max(0, from-t.window+1) / pageTokens; first > t.first {
 			for i, pages := range t.pages {
@@ -154,20 +155,20 @@ func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, changed bool, e
 				p.give(pages[:out])
 				t.pages[i] = pages[out:]
 			}
-			t.first, changed = first, true
+			t.first, moved = first, true
 		}
 	}
 	missing := blocksOf(to) - t.first - len(t.pages[0])
 	if missing <= 0 {
-		return nil, changed, nil
+		return nil, moved, nil
 	}
 	if fresh, err = p.take(missing * len(t.layers)); err != nil {
-		return nil, changed, err
+		return nil, moved, err
 	}
 	for i := range t.pages {
 		t.pages[i] = append(t.pages[i], fresh[i*missing:(i+1)*missing]...)
 	}
-	return fresh, true, nil
+	return fresh, moved, nil
 }
 
 // flat returns the table as it lies on the device, [layers, width], with page 0 where there is
