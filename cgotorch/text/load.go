@@ -77,14 +77,9 @@ func (m *Switch) load(x *cgotorch.Exec, paths ...string) error {
 	}
 	x = plain(x)
 	for _, s := range sources {
-		data, err := s.file.Read(s.name)
-		if err != nil {
-			return fmt.Errorf("text: %w", err)
+		if err := s.convert(x); err != nil {
+			return err
 		}
-		x.Tidy(func() *cgotorch.Tensor {
-			nn.Copy(x, s.to, cgotorch.FromBytes(x, data, dtypes[s.info.DType], s.info.Shape))
-			return nil
-		})
 	}
 	return nil
 }
