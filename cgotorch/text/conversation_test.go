@@ -296,3 +296,22 @@ func TestConversation_Goroutines(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A step does not wait for the device, whatever its options are.
+func TestConversation_NoWaits(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, name := range []string{"llama", "windows", "long"} {
+		m := openRandom(t, configs[name], text.Options{Context: 64})
+		c := m.NewConversation()
+		defer c.Close()
+		tokensOf(t, c, randomTokens(rand.New(rand.NewPCG(1, 1)), 30), text.GenerateOptions{MaxTokens: 1})
+		for _, o := range []text.GenerateOptions{
+			{Greedy: true}, {Temperature: 1}, {Temperature: 1, TopK: 5}, {Temperature: 1, TopP: 0.5, MinP: 0.1, RepetitionPenalty: 1.2, Ranked: 5},
+			{Bias: map[int64]float64{3: 1}, Mask: func(_ []int64, allowed []bool) { allowed[3] = true }},
+		} {
+			if err := c.StepUnderNoWaits(o); err != nil {
+				t.Errorf("%s, %+v: %v", name, o, err)
+			}
+		}
+	}
+}

@@ -193,7 +193,8 @@ func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages
 
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids
 // is a whole sequence. Autograd records the pass if x records: see [cgotorch.Exec.NoGrad]. Forward
-// does not use the cache. It waits for the device if the model has experts.
+// does not use the cache. It waits for the device if the model has experts. An id that is no token
+// fails on the CPU, and loses a CUDA device.
 func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Model.Forward"
 	wantIDs(x, where, ids, nil)
