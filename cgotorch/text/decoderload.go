@@ -11,20 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
-
-// dtype returns the dtype of the first tensor, or float32.
-func (w weights) dtype() cgotorch.DType {
-	for _, f := range w.files {
-		for _, t := range f.Tensors() {
-			if dtype := dtypes[t.DType]; dtype != 0 {
-				return dtype
-			}
-		}
-	}
-	return cgotorch.Float32
-}
 
 // load copies the tensors of the files into the decoder, each once. An error that it finds before
 // it reads a tensor leaves the decoder unchanged. load waits for the device.
@@ -66,19 +53,6 @@ func isDense(t *cgotorch.Tensor) bool {
 		next *= shape[i]
 	}
 	return true
-}
-
-// convert copies a tensor whose dtype or layout is another one in the file.
-func (s source) convert(x *cgotorch.Exec) error {
-	data, err := s.file.Read(s.name)
-	if err != nil {
-		return fmt.Errorf("text: %w", err)
-	}
-	x.Tidy(func() *cgotorch.Tensor {
-		nn.Copy(x, s.to, cgotorch.FromBytes(x, data, dtypes[s.info.DType], s.info.Shape))
-		return nil
-	})
-	return nil
 }
 
 // pieceBytes is about the number of bytes that are read at a time.

@@ -7,6 +7,26 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
+// Note [Life of a token]
+//
+// A model has one lane: the device memory through which all its conversations run. A conversation
+// is on the host a list of tokens and a list of page numbers for each span of layers. To run, it
+// loads its page numbers into the tables of the lane.
+//
+// A prompt goes through the layers in parts of promptTokens tokens. Each layer writes the keys and
+// values of the part into the conversation's pages. It then gathers the pages and attends to them.
+// The last row's logits are sampled, and the sampled token becomes the lane's token.
+//
+// A step takes the lane's token at the lane's position through the layers, and samples the next
+// one. All of it reads and writes memory of fixed addresses, so that one graph serves all
+// conversations. On CUDA the host enqueues a step before it has read the token that the step
+// begins with: the lane has it. The host thus reads token n while the device computes token n+1.
+// If the answer ends with token n, the step was in vain, and its keys lie behind the conversation's
+// end, where the next prompt overwrites them.
+//
+// If another conversation has taken the lane meanwhile, the host waits for the token, and loads the
+// lane again. An answer is the same in both cases.
+
 // promptTokens is the largest number of tokens of a prompt that go through the layers at once.
 const promptTokens = 512
 

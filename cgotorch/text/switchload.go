@@ -1,16 +1,13 @@
 package text
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
 // LoadOptions choose the config and the options of the model that [LoadSwitch] makes.
@@ -84,54 +81,6 @@ func (m *Switch) load(x *cgotorch.Exec, paths ...string) error {
 	return nil
 }
 
-var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
-
-// weights holds open safetensors files. `of` has the file of each tensor, by the tensor's name.
-type weights struct {
-	files []*safetensors.File
-	of    map[string]*safetensors.File
-}
-
-// source says from which file, and under which name, one of a model's tensors is loaded.
-type source struct {
-	to   *cgotorch.Tensor
-	file *safetensors.File
-	name string
-	info safetensors.Info
-}
-
-func openWeights(paths []string) (weights, error) {
-	w := weights{of: map[string]*safetensors.File{}}
-	for _, path := range paths {
-		f, err := safetensors.Open(path)
-		if err != nil {
-			return w, fmt.Errorf("text: %w", err)
-		}
-		w.files = append(w.files, f)
-		for _, t := range f.Tensors() {
-			if other := w.of[t.Name]; other != nil {
-				return w, fmt.Errorf("text: %s: tensor %s is in %s too: %w", path, t.Name, other.Name(), cgotorch.ErrInvalidArgument)
-			}
-			w.of[t.Name] = f
-		}
-	}
-	return w, nil
-}
-
-func (w weights) close() {
-	for _, f := range w.files {
-		f.Close()
-	}
-}
-
-func (w weights) names() string {
-	var names []string
-	for _, f := range w.files {
-		names = append(names, f.Name())
-	}
-	return strings.Join(names, ", ")
-}
-
 var (
 	expertName = regexp.MustCompile(`^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+\.w[io]\.weight$`)
 
@@ -187,26 +136,6 @@ func (w weights) match(m *Switch) ([]source, error) {
 		}
 	}
 	return sources, few(errs)
-}
-
-func (s source) check() error {
-	switch {
-	case !slices.Equal(s.info.Shape, s.to.Shape()):
-		return fmt.Errorf("text: %s: tensor %s is %s%v, and the model's has the shape %v: %w", s.file.Name(), s.name, s.info.DType, s.info.Shape, s.to.Shape(), cgotorch.ErrInvalidArgument)
-	case dtypes[s.info.DType] == 0:
-		return fmt.Errorf("text: %s: tensor %s is %s, want F32, BF16, F16 or F64: %w", s.file.Name(), s.name, s.info.DType, cgotorch.ErrInvalidArgument)
-	}
-	return nil
-}
-
-// few joins errors. If there are more errors than the constant `most` says, it joins only the first
-// ones. It then adds the number of the errors that it left out.
-func few(errs []error) error {
-	const most = 8
-	if n := len(errs); n > most {
-		errs = append(errs[:most:most], fmt.Errorf("text: and %d more", n-most))
-	}
-	return errors.Join(errs...)
 }
 
 // withoutExperts reports whether m has no resident experts: it was made with NoExperts.
