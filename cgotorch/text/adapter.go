@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
 // adapterConfig has the fields of PEFT's adapter_config.json that change the merged weights.
@@ -91,55 +92,57 @@ func (d *decoder) merge(x *cgotorch.Exec, folder string) error {
 	if err != nil {
 		return err
 	}
-	f := w.files[0]
-	left := map[string]bool{}
+	f, left := w.files[0], map[string]bool{}
 	for _, t := range f.Tensors() {
 		left[t.Name] = true
 	}
-	fail := func(name, format string, args ...any) error {
-		return fmt.Errorf("text: %s: tensor %s "+format+": %w", append(append([]any{f.Name(), name}, args...), cgotorch.ErrInvalidArgument)...)
-	}
 	for _, n := range d.Weights {
 		name := "base_model.model." + strings.TrimSuffix(n.Name, ".weight")
-		first, second := name+".lora_A.weight", name+".lora_B.weight"
-		if !left[first] && !left[second] {
+		down, up := name+".lora_A.weight", name+".lora_B.weight"
+		if !left[down] && !left[up] {
 			continue
 		}
-		down, _ := f.Lookup(first)
-		up, _ := f.Lookup(second)
-		shape := n.Tensor.Shape()
-		switch rank := int64(a.Rank); {
-		case len(shape) != 2 || !slices.Equal(down.Shape, []int64{rank, shape[1]}):
-			return fail(first, "has the shape %v, and %s has the shape %v", down.Shape, n.Name, shape)
-		case !slices.Equal(up.Shape, []int64{shape[0], rank}):
-			return fail(second, "has the shape %v, and %s has the shape %v", up.Shape, n.Name, shape)
+		if err := d.mergeOne(x, a, f, n, down, up); err != nil {
+			return err
 		}
-		var factors []*cgotorch.Tensor
-		for _, name := range []string{first, second} {
-			info, _ := f.Lookup(name)
-			if dtypes[info.DType] == 0 {
-				return fail(name, "is %s, want F32, BF16, F16 or F64", info.DType)
-			}
-			data, err := f.Read(name)
-			if err != nil {
-				return fmt.Errorf("text: %w", err)
-			}
-			factors = append(factors, d.as(x, cgotorch.FromBytes(x, data, dtypes[info.DType], info.Shape), d.wide))
-			delete(left, name)
-		}
-		x.Tidy(func() *cgotorch.Tensor {
-			product := x.MulScalar(x.MatMul(factors[1], factors[0]), a.scale())
-			nn.Copy(x, n.Tensor, d.as(x, x.Add(d.as(x, n.Tensor, d.wide), product), n.Tensor.DType()))
-			return nil
-		})
-		for _, t := range factors {
-			t.Close()
-		}
+		delete(left, down)
+		delete(left, up)
 	}
 	for _, t := range f.Tensors() {
 		if left[t.Name] {
-			return fail(t.Name, "belongs to no matrix of the model")
+			return fmt.Errorf("text: %s: tensor %s belongs to no matrix of the model: %w", f.Name(), t.Name, cgotorch.ErrInvalidArgument)
 		}
 	}
 	return nil
+}
+
+// mergeOne adds the product of two matrices, [rank, in] and [out, rank], to a weight [out, in].
+func (d *decoder) mergeOne(x *cgotorch.Exec, a adapterConfig, f *safetensors.File, n nn.Named, down, up string) (err error) {
+	shape, rank := n.Tensor.Shape(), int64(a.Rank)
+	if len(shape) != 2 {
+		return fmt.Errorf("text: %s: tensor %s is for %s, which is no matrix: %w", f.Name(), down, n.Name, cgotorch.ErrInvalidArgument)
+	}
+	read := func(name string, want ...int64) *cgotorch.Tensor {
+		info, _ := f.Lookup(name)
+		if err == nil && (!slices.Equal(info.Shape, want) || dtypes[info.DType] == 0) {
+			err = fmt.Errorf("text: %s: tensor %s is %s%v, want the shape %v: %w", f.Name(), name, info.DType, info.Shape, want, cgotorch.ErrInvalidArgument)
+		}
+		if err != nil {
+			return nil
+		}
+		data, failed := f.Read(name)
+		if err = failed; err != nil {
+			return nil
+		}
+		return d.as(x, cgotorch.FromBytes(x, data, dtypes[info.DType], info.Shape), d.wide)
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		first, second := read(down, rank, shape[1]), read(up, shape[0], rank)
+		if err == nil {
+			product := x.MulScalar(x.MatMul(second, first), a.scale())
+			nn.Copy(x, n.Tensor, d.as(x, x.Add(d.as(x, n.Tensor, d.wide), product), n.Tensor.DType()))
+		}
+		return nil
+	})
+	return err
 }

@@ -151,7 +151,7 @@ func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
 			len(a.prompt)+len(a.made), a.c.m.d.dtype)
 	}
 	for i := range a.f.ranked {
-		token.Ranked = append(token.Ranked, Ranked{ID: int64(row[2+i]), LogProb: row[2+a.f.ranked+i]})
+		token.Ranked = append(token.Ranked, Token{ID: int64(row[2+i]), LogProb: row[2+a.f.ranked+i]})
 	}
 	a.made = append(a.made, token.ID)
 	if a.ahead {

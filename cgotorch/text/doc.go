@@ -11,7 +11,8 @@
 //	talk := m.NewConversation()
 //	defer talk.Close()
 //	messages := []tokenizer.Message{{Role: "user", Content: "Where do streams end?"}}
-//	for token, err := range talk.Chat(ctx, messages, tokenizer.ChatOptions{}, text.GenerateOptions{}) {
+//	answer := talk.Chat(ctx, messages, tokenizer.ChatOptions{}, text.GenerateOptions{})
+//	for token, err := range answer {
 //		…
 //		fmt.Print(token.Text)
 //	}

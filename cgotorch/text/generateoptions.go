@@ -42,19 +42,13 @@ type GenerateOptions struct {
 // Token is a token of an answer.
 type Token struct {
 	ID      int64
-	Text    string   // what the answer's text grows by: whole characters, perhaps none
-	LogProb float64  // natural logarithm of the model's own probability, before temperature, penalties and bounds
-	Ranked  []Ranked // the likeliest tokens, the likeliest first
+	Text    string  // what the answer's text grows by: whole characters, perhaps none
+	LogProb float64 // natural logarithm of the model's own probability, before temperature, penalties and bounds
+	Ranked  []Token // the likeliest tokens by ID and LogProb, the likeliest first
 	// Reason is "" while the answer goes on. The last token has "stop" if the model ended the
 	// answer or a text of Stop came, and "length" if MaxTokens or Options.Context did not allow
 	// more.
 	Reason string
-}
-
-// Ranked is a token with the model's own log probability.
-type Ranked struct {
-	ID      int64
-	LogProb float64
 }
 
 // generationConfig has the fields of generation_config.json that change an answer.
