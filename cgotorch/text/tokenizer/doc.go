@@ -10,8 +10,8 @@
 // the template of the model's folder.
 //
 // The package reads all four kinds of models: BPE, WordPiece, Unigram and WordLevel, with the
-// normalizers, pre-tokenizers, post-processors and decoders of these files. The ids equal those of
-// Hugging Face's library, tokenizers 0.23. This includes the versions of Unicode that the library
-// knows. If a file has a kind of model or rule that the package does not know, Open fails and
-// names the kind.
+// normalizers, pre-tokenizers, post-processors and decoders of these files. It reads Mistral's
+// tekken.json too. The ids equal those of Hugging Face's library, tokenizers 0.23. This includes
+// the versions of Unicode that the library knows. If a file has a kind of model or rule that the
+// package does not know, Open fails and names the kind.
 package tokenizer

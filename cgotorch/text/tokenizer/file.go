@@ -10,12 +10,17 @@ import (
 	"strings"
 )
 
-// Open reads a tokenizer.json, or that of a folder. It fails with [ErrFormat] for a damaged file.
-// It fails with [ErrUnsupported] if the file has a kind of model or rule that this package does
-// not know. The error names the file and the field.
+// Open reads a tokenizer.json or a tekken.json, or that of a folder. It fails with [ErrFormat] for a
+// damaged file. It fails with [ErrUnsupported] for files of SentencePiece and tiktoken, and if the
+// file has a kind of model or rule that this package does not know. The error names the file and
+// the field.
 func Open(path string) (*Tokenizer, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, "tokenizer.json")
+	path = inFolder(path)
+	switch {
+	case strings.HasSuffix(path, ".model"), strings.HasPrefix(filepath.Base(path), "tokenizer.model"):
+		return nil, otherForm(path, "a SentencePiece model")
+	case strings.HasSuffix(path, ".tiktoken"):
+		return nil, otherForm(path, "a tiktoken vocabulary, which has no rules")
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -29,9 +34,31 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
+// inFolder returns the tokenizer's file in a folder. The path of a file stays as it is.
+func inFolder(path string) string {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return path
+	}
+	files, _ := os.ReadDir(path)
+	for _, ending := range []string{"tokenizer.json", "tekken.json", "tokenizer.model", ".model", ".tiktoken"} {
+		for _, file := range files {
+			if name := file.Name(); name == ending || ending[0] == '.' && strings.HasSuffix(name, ending) {
+				return filepath.Join(path, name)
+			}
+		}
+	}
+	return filepath.Join(path, "tokenizer.json")
+}
+
+func otherForm(path, what string) error {
+	return fmt.Errorf("tokenizer: %s: it is %s; write a tokenizer.json in Python, with "+
+		"transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder): %w", path, what, ErrUnsupported)
+}
+
 // jsonFile is a tokenizer.json.
 type jsonFile struct {
-	Version       *string         `json:"version"`
+	Version       json.RawMessage `json:"version"`
+	Config        json.RawMessage `json:"config"` // of a tekken.json
 	Truncation    json.RawMessage `json:"truncation"`
 	Padding       json.RawMessage `json:"padding"`
 	AddedTokens   []addedToken    `json:"added_tokens"`
@@ -47,13 +74,15 @@ func parse(data []byte) (*Tokenizer, error) {
 	if err := unmarshal(data, "", &file); err != nil {
 		return nil, err
 	}
-	if file.Version != nil && *file.Version != "1.0" {
-		return nil, unsupported("version", *file.Version, "1.0")
+	if file.Model == nil && file.Config != nil {
+		return parseTekken(data)
 	}
-	for field, data := range map[string]json.RawMessage{
-		"normalizer": file.Normalizer, "pre_tokenizer": file.PreTokenizer, "decoder": file.Decoder,
-	} {
+	if v := string(file.Version); v != "" && v != `"1.0"` {
+		return nil, unsupported("version", v, `"1.0"`)
+	}
+	for i, data := range []json.RawMessage{file.Normalizer, file.PreTokenizer, file.Decoder} {
 		if growth(data, 0) > mostGrowth {
+			field := []string{"normalizer", "pre_tokenizer", "decoder"}[i]
 			return nil, fmt.Errorf("%s: it can make a text more than %d times as long: %w", field, mostGrowth, ErrUnsupported)
 		}
 	}
