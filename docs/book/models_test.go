@@ -11,16 +11,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
-	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/pt2"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -147,49 +144,6 @@ func detect(x *cgotorch.Exec, program *pt2.Program, pixels *cgotorch.Tensor, lea
 }
 
 // end: detect
-
-// cut: words
-
-// pieces returns the ids of a text. `vocabulary` has the number of each line of vocab.txt.
-func pieces(vocabulary map[string]int64, text string) []int64 {
-	ids := []int64{vocabulary["[CLS]"]}
-	for _, word := range words(text) {
-		var parts []int64
-		for rest, mark := word, ""; rest != ""; mark = "##" {
-			end := len(rest)
-			for end > 0 && vocabulary[mark+rest[:end]] == 0 {
-				end--
-			}
-			if end == 0 || utf8.RuneCountInString(word) > 100 { // the whole word is unknown
-				parts = []int64{vocabulary["[UNK]"]}
-				break
-			}
-			parts, rest = append(parts, vocabulary[mark+rest[:end]]), rest[end:]
-		}
-		ids = append(ids, parts...)
-	}
-	return append(ids, vocabulary["[SEP]"])
-}
-
-// words splits a text at spaces, and around punctuation and Chinese characters. The words are in
-// lower case, without accents and control characters.
-func words(text string) []string {
-	var out strings.Builder
-	for _, r := range norm.NFD.String(text) {
-		switch {
-		case strings.ContainsRune("\t\n\r", r), unicode.IsSpace(r) && !unicode.IsControl(r):
-			out.WriteByte(' ')
-		case r == utf8.RuneError, unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Mn): // Mn: accents
-		case unicode.IsPunct(r), r < 128 && unicode.IsSymbol(r), unicode.Is(unicode.Unified_Ideograph, r) && r < 0x2ceb0:
-			out.WriteString(" " + string(r) + " ")
-		default:
-			out.WriteRune(unicode.ToLower(r))
-		}
-	}
-	return strings.Fields(out.String())
-}
-
-// end: words
 
 // embed returns a vector for each text: the mean of its tokens' hidden states.
 func embed(x *cgotorch.Exec, program *pt2.Program, texts ...[]int64) [][]float32 {
@@ -329,7 +283,8 @@ with torch.no_grad():
 words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "go", "##pher", "##s", "run", ",", "!", "2", "##4"]
 open("vocab.txt", "w").write("\n".join(words))
 texts = ["Gophers run, go!", "24 gopher-runs", "Go  GO s"]
-tokenizer = transformers.BertTokenizer("vocab.txt")
+tokenizer = transformers.BertTokenizerFast("vocab.txt")
+tokenizer.backend_tokenizer.save("tokenizer.json")
 for i, text in enumerate(texts):
     results["text%d" % i] = torch.tensor(tokenizer(text)["input_ids"])`,
 	"clip": `
@@ -535,17 +490,13 @@ func TestModels(t *testing.T) {
 	t.Run("bert", func(t *testing.T) {
 		torchtest.CheckLeaks(t)
 		folder, results := peer(t, "bert", "save", "bert")
-		vocabulary := map[string]int64{}
-		lines, err := os.ReadFile(filepath.Join(folder, "vocab.txt"))
+		tokens, err := tokenizer.Open(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, word := range strings.Split(string(lines), "\n") {
-			vocabulary[word] = int64(i)
-		}
 		inference(t, func(x *cgotorch.Exec) {
 			for i, text := range []string{"Gophers run, go!", "24 gopher-runs", "Go  GO s"} {
-				equal(t, x, text, pieces(vocabulary, text), tensorOf(t, x, results, fmt.Sprint("text", i)))
+				equal(t, x, text, tokens.Encode(text), tensorOf(t, x, results, fmt.Sprint("text", i)))
 			}
 			p := program(t, x, folder, "bert.pt2")
 			got := embed(x, p, []int64{101, 7, 8, 9, 102}, []int64{101, 1000, 102})
