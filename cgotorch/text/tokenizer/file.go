@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Open reads a tokenizer.json or a tekken.json, or that of a folder. It fails with [ErrFormat] for a
-// damaged file. It fails with [ErrUnsupported] for files of SentencePiece and tiktoken, and if the
-// file has a kind of model or rule that this package does not know. The error names the file and
-// the field.
+// Open reads a tokenizer.json or a tekken.json, or that of a folder. It fails with [ErrFormat] for
+// a damaged file. It fails with [ErrUnsupported] for files of SentencePiece and tiktoken, and if
+// the file has a kind of model or rule that this package does not know. The error names the file
+// and the field.
 func Open(path string) (*Tokenizer, error) {
 	path = inFolder(path)
 	switch {
