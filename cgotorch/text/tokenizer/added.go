@@ -25,20 +25,23 @@ type added struct {
 	words  *runeSet // the characters of words; nil if no token needs them
 }
 
-// newAdded returns what finds tokens. The index is that of a token whose name is empty or is that
-// of a token before, or -1.
-func newAdded(tokens []addedToken) (a *added, index int) {
-	a = &added{names: newTrie(), tokens: tokens}
+// newAdded returns what finds tokens. A token of which normalization leaves nothing is never found.
+func newAdded(tokens []addedToken) (*added, error) {
+	a := &added{names: newTrie(), tokens: tokens}
 	for i, t := range tokens {
-		if t.Content == "" || !a.names.add(t.Content, int64(i)) {
-			return nil, i
+		if t.Content == "" {
+			continue
+		}
+		if !a.names.add(t.Content, int64(i)) {
+			return nil, bad("added_tokens", "id %d is %q when it is normalized, and so is another one; the library then "+
+				"takes one by chance; set normalized to false", t.ID, t.Content)
 		}
 		a.first[t.Content[0]] = true
 		if t.SingleWord && a.words == nil {
 			a.words = wordSet().prepare()
 		}
 	}
-	return a, -1
+	return a, nil
 }
 
 // span is a token in a text, or the text between two tokens.

@@ -179,19 +179,10 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 		t.extra[token.ID] = token.Content
 	}
 	var err error
-	if t.added, err = newAddedOf(asGiven); err == nil {
-		t.normalized, err = newAddedOf(normalized)
+	if t.added, err = newAdded(asGiven); err == nil {
+		t.normalized, err = newAdded(normalized)
 	}
 	return err
-}
-
-func newAddedOf(tokens []addedToken) (*added, error) {
-	a, i := newAdded(tokens)
-	if i >= 0 {
-		return nil, bad("added_tokens", "the token with id %d is %q when it is normalized, and so is another one, "+
-			"or nothing is left", tokens[i].ID, tokens[i].Content)
-	}
-	return a, nil
 }
 
 // modelField is the field model, whose vocab differs by type.

@@ -73,10 +73,10 @@ func parseTekken(data []byte) (*Tokenizer, error) {
 		t.extra[int64(id)], t.special[name] = name, true
 		specials = append(specials, addedToken{ID: int64(id), Content: name})
 	}
-	if t.added, err = newAddedOf(specials); err != nil {
-		return nil, bad("special_tokens", "two of them have one name, or one has none")
+	if t.added, err = newAdded(specials); err != nil {
+		return nil, bad("special_tokens", "two of them have one name")
 	}
-	t.normalized, err = newAddedOf(nil)
+	t.normalized, err = newAdded(nil)
 	return t, err
 }
 

@@ -127,6 +127,8 @@ func TestParse(t *testing.T) {
 		{`"id":3,`, `"id":-3,`, "added_tokens[0]: id is -3", ErrFormat},
 		{`"id":3,`, `"id":1,`, "added_tokens[0]: id is 1", ErrFormat},
 		{`{"id":3,"content":"<s>"`, `{"id":3,"content":"b"},{"id":3,"content":"<s>"`, `added_tokens[1]: id is 3 for "<s>"`, ErrFormat},
+		{`"id":3,"content":"<s>"`, `"id":3,"content":" x","normalized":true},{"id":4,"content":"y","normalized":true},{"id":5,"content":"<s>"`,
+			`added_tokens: id 4 is "y" when it is normalized`, ErrFormat},
 		{`"content":"<s>"`, `"content":""`, "added_tokens[0]: content is empty", ErrFormat},
 		{`"type":"Strip","strip_left"`, `"type":"Bert","strip_left"`, "normalizer.normalizers[0].type", ErrUnsupported},
 		{`{"String":"x"}`, `{"Regex":"(?<=x+)"}`, "normalizer.normalizers[1].pattern", ErrUnsupported},
