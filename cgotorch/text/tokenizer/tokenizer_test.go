@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -58,6 +59,26 @@ func TestTokenizer_LikeTransformers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Several goroutines share a tokenizer, whose cache of words they fill.
+func TestTokenizer_Encode_Goroutines(t *testing.T) {
+	for _, name := range []string{"t5", "llama3", "bert"} {
+		tokens, lines := open(t, name)
+		var group sync.WaitGroup
+		for range 4 {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				for _, l := range lines {
+					if got := tokens.Encode(l.Text); !slices.Equal(got, l.IDs) {
+						t.Errorf("%s: %+q: got %v, want %v", name, l.Text, got, l.IDs)
+					}
+				}
+			}()
+		}
+		group.Wait()
 	}
 }
 
