@@ -131,10 +131,11 @@ func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cg
 	})
 	defer mixed.Close()
 	return x.Tidy(func() *cgotorch.Tensor {
-		in := d.as(x, d.normed(x, mixed, l.beforeFeed), d.dtype)
+		wide := d.normed(x, mixed, l.beforeFeed)
+		in := d.as(x, wide, d.dtype)
 		var out *cgotorch.Tensor
 		if l.experts != nil {
-			out = l.experts.forward(x, in, p.training)
+			out = l.experts.forward(x, in, wide, p.training)
 		} else {
 			out = l.down.forward(x, d.c.activate(x, l.gateUp.forward(x, in, p.training)), p.training)
 		}

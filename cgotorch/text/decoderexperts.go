@@ -27,15 +27,18 @@ type expert struct {
 const fewPicks = 16
 
 // forward maps `in` [rows, width] to the weighted sum of what the picked experts make of each row.
-// On CUDA many picks in another dtype than bfloat16 wait for the device.
-func (e *experts) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *cgotorch.Tensor {
+// The router reads `wide`, the same rows before they are rounded to the dtype of the weights.
+// On CUDA many picks wait for the device if the dtype is not bfloat16.
+func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		weights, picks := e.route(x, in)
+		weights, picks := e.route(x, wide)
 		n, top := in.Shape()[0], int64(e.c.experts.top)
 		var out *cgotorch.Tensor // [rows*top, width]
 		switch {
 		case x.Device().IsCUDA() && !training && n*top <= fewPicks:
 			out = e.fromCopies(x, in, picks)
+		case in.DType() == cgotorch.BFloat16 && !training && groupable(e.gateUp) && groupable(e.down):
+			out = e.grouped(x, in, picks)
 		default:
 			out = e.oneByOne(x, in, picks, training)
 		}
@@ -44,14 +47,11 @@ func (e *experts) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) 
 	})
 }
 
-// route returns the weights of the picked experts, [rows, top] in float32, and their numbers, Int64
-// [rows, top].
-func (e *experts) route(x *cgotorch.Exec, in *cgotorch.Tensor) (weights, picks *cgotorch.Tensor) {
+// route returns the weights of the picked experts, [rows, top] in the wide dtype, and their
+// numbers, Int64 [rows, top].
+func (e *experts) route(x *cgotorch.Exec, wide *cgotorch.Tensor) (weights, picks *cgotorch.Tensor) {
 	c := e.c.experts
-	scores := e.router.forward(x, in, false)
-	if scores.DType() != cgotorch.Float64 {
-		scores = x.To(scores, cgotorch.Float32)
-	}
+	scores := e.router.forward(x, wide, false)
 	if !c.softmaxOfTop {
 		scores = x.Softmax(scores, -1)
 	}
@@ -79,6 +79,25 @@ func (e *experts) fromCopies(x *cgotorch.Exec, in, picks *cgotorch.Tensor) *cgot
 	}
 	inner := e.c.activate(x, product(e.gateUp, e.gateUpBias, column))
 	return product(e.down, e.downBias, x.Unsqueeze(inner, 2))
+}
+
+// grouped sorts the picks by expert. LibTorch then multiplies the rows of each expert by the
+// expert's weights. On CUDA it does not wait for the device.
+func (e *experts) grouped(x *cgotorch.Exec, in, picks *cgotorch.Tensor) *cgotorch.Tensor {
+	ids := x.Reshape(picks, -1)
+	order := nn.ExpertOrder(x, ids)
+	ids = x.IndexSelect(ids, 0, order)
+	ends := searchSorted(x, ids, x.Arange(cgotorch.Int64, 0, e.c.experts.count, nil), true)
+	rows := x.IndexSelect(in, 0, call(x, "aten::div.Scalar_mode", order, e.c.experts.top, "floor"))
+	product := func(in, weight, bias *cgotorch.Tensor) *cgotorch.Tensor {
+		out := call(x, "aten::_grouped_mm", in, x.Transpose(weight, 1, 2), ends)
+		if bias != nil {
+			out = x.Add(out, x.IndexSelect(bias, 0, ids))
+		}
+		return out
+	}
+	inner := e.c.activate(x, product(rows, e.gateUp, e.gateUpBias))
+	return unsortRows(x, product(inner, e.down, e.downBias), order)
 }
 
 // oneByOne runs each picked expert once, with all its rows. It waits for the picks.

@@ -80,7 +80,7 @@ func (m *maker) wide() cgotorch.DType {
 
 // linear makes a product. rows has the rows of each tensor of the files, or of all of them
 // together if the files have one.
-func (m *maker) linear(prefix string, names []string, in int, bias bool, rows ...int) *linear {
+func (m *maker) linear(dtype cgotorch.DType, prefix string, names []string, in int, bias bool, rows ...int) *linear {
 	total := 0
 	for _, n := range rows {
 		total += n
@@ -88,9 +88,9 @@ func (m *maker) linear(prefix string, names []string, in int, bias bool, rows ..
 	if len(names) == 1 {
 		rows = []int{total}
 	}
-	l := &linear{weight: m.empty(m.dtype, total, in)}
+	l := &linear{weight: m.empty(dtype, total, in)}
 	if bias {
-		l.bias = m.empty(m.dtype, total)
+		l.bias = m.empty(dtype, total)
 	}
 	at := 0
 	for i, name := range names {
@@ -118,7 +118,7 @@ func (m *maker) view(t *cgotorch.Tensor, from, rows int) *cgotorch.Tensor {
 // tensor for all of them, whose matrices are then transposed.
 func (m *maker) experts(prefix string) *experts {
 	c, n := m.c, m.c.names
-	e := &experts{c: c, router: m.linear(prefix, []string{n.router}, c.width, c.experts.bias, c.experts.count)}
+	e := &experts{c: c, router: m.linear(m.wide(), prefix, []string{n.router}, c.width, c.experts.bias, c.experts.count)}
 	e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
 	e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
 	if !strings.Contains(n.expertDown, "%d") {
@@ -148,7 +148,7 @@ func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
 	c, n := m.c, m.c.names
 	d := &decoderLayer{c: c, layerConfig: l}
 	d.beforeMix = m.norm(prefix, n.beforeMix, c.width)
-	d.qkv = m.linear(prefix, n.qkv, c.width, c.queryBias, c.heads*c.head, c.keyHeads*c.head, c.keyHeads*c.head)
+	d.qkv = m.linear(m.dtype, prefix, n.qkv, c.width, c.queryBias, c.heads*c.head, c.keyHeads*c.head, c.keyHeads*c.head)
 	switch c.headNorm {
 	case eachHead:
 		d.queryNorm, d.keyNorm = m.norm(prefix, n.queryNorm, c.head), m.norm(prefix, n.keyNorm, c.head)
@@ -158,14 +158,14 @@ func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
 	if c.sinks {
 		d.sinks = m.tensor(prefix+n.sinks, m.dtype, c.heads)
 	}
-	d.out = m.linear(prefix, []string{n.out}, c.heads*c.head, c.outBias, c.width)
+	d.out = m.linear(m.dtype, prefix, []string{n.out}, c.heads*c.head, c.outBias, c.width)
 	d.afterMix = m.norm(prefix, n.afterMix, c.width)
 	d.beforeFeed = m.norm(prefix, n.beforeFeed, c.width)
 	if l.sparse {
 		d.experts = m.experts(prefix)
 	} else {
-		d.gateUp = m.linear(prefix, n.gateUp, c.width, c.innerBias, c.inner, c.inner)
-		d.down = m.linear(prefix, []string{n.down}, c.inner, c.innerBias, c.width)
+		d.gateUp = m.linear(m.dtype, prefix, n.gateUp, c.width, c.innerBias, c.inner, c.inner)
+		d.down = m.linear(m.dtype, prefix, []string{n.down}, c.inner, c.innerBias, c.width)
 	}
 	d.afterFeed = m.norm(prefix, n.afterFeed, c.width)
 	return d

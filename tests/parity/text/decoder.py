@@ -1,8 +1,10 @@
 """Writes tiny random models of each family, as transformers saves them, with the logits that transformers gives.
 
-Usage: decoder.py FOLDER [NAME ...]. Each model gets FOLDER/NAME with ids.bin (int64) and logits.bin (float32).
+Usage: decoder.py FOLDER [NAME ...]. Each model gets FOLDER/NAME with ids.bin (int64), logits.bin, and the
+logits in bfloat16 and float16, all written as float32.
 Needs torch and transformers, on the CPU. Everything follows from seeds.
 """
+import copy
 import json
 import pathlib
 import sys
@@ -15,6 +17,7 @@ from transformers import AutoModelForCausalLM
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 
+LOW = (torch.bfloat16, torch.float16)
 BASE = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512)
 YARN = dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=64, rope_theta=150000.0)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64, rope_theta=500000.0)
@@ -104,6 +107,11 @@ def write(to, model, batch, n, seed):
         logits = model(ids, use_cache=False).logits.float()
     (to / "ids.bin").write_bytes(ids.numpy().tobytes())
     (to / "logits.bin").write_bytes(logits.contiguous().numpy().tobytes())
+    for dtype in LOW:
+        low = copy.deepcopy(model).to(dtype)
+        with torch.no_grad():
+            logits = low(ids, use_cache=False).logits.float()
+        (to / f"{str(dtype).removeprefix('torch.')}.bin").write_bytes(logits.contiguous().numpy().tobytes())
     (to / "shape.json").write_text(json.dumps([batch, n, vocab]))
 
 

@@ -18,7 +18,7 @@ import (
 
 // decoderCase is a tiny random model of decoder.py, with what transformers makes of it.
 type decoderCase struct {
-	folder          string
+	name, folder    string
 	batch, n, vocab int
 	ids             []int64   // [batch, n]
 	logits          []float32 // [batch, n, vocab]
@@ -65,20 +65,81 @@ func furthest(got, want []float32) float64 {
 	return distance / size
 }
 
-// The logits of whole sequences are those of transformers, in float32.
-func TestModel_Forward(t *testing.T) {
+// Each family has the numbers of transformers: see the three functions.
+func TestDecoders(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for name, c := range decoderCases(t) {
+		c.name = name
 		t.Run(name, func(t *testing.T) {
-			m := must.Get(text.Open(cgotorch.CPU, c.folder, text.Options{}))(t)
-			defer m.Close()
-			got := forward(t, m, c.batch, c.ids)
-			d := furthest(got, c.logits)
-			t.Logf("the logits differ by %.2g of the largest", d)
-			if !(d <= 1e-5) {
-				t.Errorf("the logits differ by %.2g of the largest, want at most 1e-5", d)
-			}
+			t.Run("whole", c.whole)
+			t.Run("narrow", c.narrow)
+			t.Run("cached", c.cached)
 		})
+	}
+}
+
+// whole compares the logits of whole sequences in float32.
+func (c decoderCase) whole(t *testing.T) {
+	m := must.Get(text.Open(cgotorch.CPU, c.folder, text.Options{}))(t)
+	defer m.Close()
+	d := furthest(forward(t, m, c.batch, c.ids), c.logits)
+	t.Logf("the logits differ by %.2g of the largest", d)
+	if !(d <= 1e-5) {
+		t.Errorf("the logits differ by %.2g of the largest, want at most 1e-5", d)
+	}
+}
+
+// narrow compares how near the logits of narrower dtypes are to those of float32.
+func (c decoderCase) narrow(t *testing.T) {
+	for _, dtype := range []cgotorch.DType{cgotorch.BFloat16, cgotorch.Float16} {
+		m := must.Get(text.Open(cgotorch.CPU, c.folder, text.Options{DType: dtype}))(t)
+		defer m.Close()
+		ours := apart(forward(t, m, c.batch, c.ids), c.logits, c.vocab)
+		theirs := apart(elements[float32](t, filepath.Join(c.folder, dtype.String()+".bin")), c.logits, c.vocab)
+		t.Logf("%v: ours %.4f of a row's size, transformers' %.4f", dtype, ours, theirs)
+		if !(ours <= 1.1*theirs) {
+			t.Errorf("%v: ours %.4f of a row's size, transformers' %.4f", dtype, ours, theirs)
+		}
+	}
+}
+
+// cached compares token by token, through the cache. With a mask the next token of the sequence
+// alone is allowed, so that the logits are those of transformers for the whole sequence.
+func (c decoderCase) cached(t *testing.T) {
+	m := must.Get(text.Open(cgotorch.CPU, c.folder, text.Options{}))(t)
+	defer m.Close()
+	talk := m.NewConversation()
+	defer talk.Close()
+	const prompt = 5
+	ids := c.ids[:c.n]
+	for _, masked := range []bool{true, false} {
+		o := text.GenerateOptions{Greedy: true, MaxTokens: c.n - prompt, IgnoreEnd: true}
+		if masked {
+			o.Mask = func(answer []int64, allowed []bool) { allowed[ids[prompt+len(answer)]] = true }
+		}
+		answer := slices.Clone(ids[:prompt])
+		var logs []float64
+		for token, err := range talk.Generate(t.Context(), ids[:prompt], o) {
+			must.Do(t, err)
+			answer, logs = append(answer, token.ID), append(logs, token.LogProb)
+		}
+		whole := c.logits
+		if !masked {
+			whole = forward(t, m, 1, answer)
+		}
+		furthest := 0.0
+		for i, got := range logs {
+			at := prompt + i
+			if c.name == "phi3-long" && at <= 64 {
+				continue // the shorter sequence is turned in another way than the whole one
+			}
+			want := logProbability(whole[(at-1)*c.vocab:at*c.vocab], answer[at])
+			furthest = max(furthest, math.Abs(got-want)/max(1, math.Abs(want)))
+		}
+		t.Logf("masked=%v: the log probabilities of %d tokens differ by %.2g", masked, len(logs), furthest)
+		if len(logs) != c.n-prompt || !(furthest <= 2e-5) {
+			t.Errorf("masked=%v: the log probabilities of %d tokens differ by %.2g", masked, len(logs), furthest)
+		}
 	}
 }
 
@@ -101,46 +162,18 @@ func logProbability(logits []float32, token int64) float64 {
 	return -math.Log(sum)
 }
 
-// Token by token, through the cache, the logits are those of transformers for the whole sequence.
-// The mask allows the next token of the sequence alone.
-func TestConversation_Generate_EqualsWhole(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	for name, c := range decoderCases(t) {
-		t.Run(name, func(t *testing.T) {
-			m := must.Get(text.Open(cgotorch.CPU, c.folder, text.Options{}))(t)
-			defer m.Close()
-			talk := m.NewConversation()
-			defer talk.Close()
-			const prompt = 5
-			ids := c.ids[:c.n]
-			for masked, furthest := range map[bool]float64{true: 0, false: 0} {
-				o := text.GenerateOptions{Greedy: true, MaxTokens: c.n - prompt, IgnoreEnd: true}
-				if masked {
-					o.Mask = func(answer []int64, allowed []bool) { allowed[ids[prompt+len(answer)]] = true }
-				}
-				answer := slices.Clone(ids[:prompt])
-				var logs []float64
-				for token, err := range talk.Generate(t.Context(), ids[:prompt], o) {
-					must.Do(t, err)
-					answer, logs = append(answer, token.ID), append(logs, token.LogProb)
-				}
-				whole := c.logits
-				if !masked {
-					whole = forward(t, m, 1, answer)
-				}
-				for i, got := range logs {
-					at := prompt + i
-					if name == "phi3-long" && at <= 64 {
-						continue // the shorter sequence is turned in another way than the whole one
-					}
-					want := logProbability(whole[(at-1)*c.vocab:at*c.vocab], answer[at])
-					furthest = max(furthest, math.Abs(got-want)/max(1, math.Abs(want)))
-				}
-				t.Logf("masked=%v: the log probabilities of %d tokens differ by %.2g", masked, len(logs), furthest)
-				if len(logs) != c.n-prompt || !(furthest <= 2e-5) {
-					t.Errorf("masked=%v: the log probabilities of %d tokens differ by %.2g", masked, len(logs), furthest)
-				}
-			}
-		})
+// apart returns how far the rows of two lists are apart, as shares of the lengths of the rows of
+// `want`. It is the median of all rows, because a router near a tie may pick another expert.
+func apart(got, want []float32, width int) float64 {
+	var shares []float64
+	for row := 0; row < len(want); row += width {
+		var distance, size float64
+		for i, w := range want[row : row+width] {
+			d := float64(got[row+i]) - float64(w)
+			distance, size = distance+d*d, size+float64(w)*float64(w)
+		}
+		shares = append(shares, math.Sqrt(distance/size))
 	}
+	slices.Sort(shares)
+	return shares[len(shares)/2]
 }
