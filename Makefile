@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 VERSION := 0.1.0
 ARGS    ?=
 LISTEN  ?= localhost:8080
+QUESTION ?= What does cgotorch.Exec.NoWaits do?
 FUZZTIME ?= 10m
 RACETIME ?= 25m
 
@@ -21,7 +22,7 @@ QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 help: ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
 	@awk -F ':[^#]*## ' '/^[a-z-]+:[^#]*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "ARGS=... goes to train, serve and bench, JOBS=n limits how much is compiled at a time (here $(JOBS))."
+	@echo "ARGS=... goes to train, serve, chat and bench, JOBS=n limits how much is compiled at a time (here $(JOBS))."
 
 # SETUP is the program internal/install/setup, which needs Go alone.
 SETUP     := build/bin/setup
@@ -70,6 +71,11 @@ serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8
 	@go build -o build/bin/serve ./examples/serve
 	@echo 'curl --data-binary @examples/serve/frog.jpg http://$(LISTEN)/v2/models/cifar10/classify'
 	@exec build/bin/serve -models examples/serve/models -listen $(LISTEN) $(ARGS)
+
+chat: libraries ## ask a small Llama that is trained here first, in four minutes; QUESTION= talks in turns, ARGS=... are flags
+	@go build -o build/bin/chat ./examples/chat
+	@[ -f build/chat/model.safetensors ] || build/bin/chat -train build/chat
+	@build/bin/chat -prompt '$(QUESTION)' $(ARGS) build/chat
 
 # Without PROGRAM the script says what to do, and nothing is built before.
 bundle: $(if $(PROGRAM),libraries) ## a folder with PROGRAM=./path and all that it loads, for a container or a machine without Go; OUT=folder, CUDA=0 or 1
@@ -175,5 +181,5 @@ record-distributed: record ## the same bundle, whose record-distributed.sh measu
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup setup-program moved libraries build loader tools train train-ddp serve bundle test tests-cc test-install versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
+.PHONY: help setup setup-program moved libraries build loader tools train train-ddp serve chat bundle test tests-cc test-install versions test-loader test-loader-go test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas docs check-generate bench \
 	release gpu-bundle record record-distributed clean
