@@ -55,6 +55,21 @@ MODELS = {
     "gpt-oss": ("GptOssConfig", dict(num_local_experts=4, num_experts_per_tok=2, head_dim=32, sliding_window=8, rope_parameters=YARN, swiglu_limit=1.5), 2, 70),
 }
 
+# Sizes of published models that are no powers of two, in one layer; and sequences over several parts of a prompt.
+ONE = dict(num_hidden_layers=1, intermediate_size=136)
+MODELS |= {
+    "size-896": ("Qwen2Config", dict(ONE, hidden_size=896, num_attention_heads=14, num_key_value_heads=2), 1, 17),
+    "size-1152": ("Gemma3TextConfig", dict(ONE, hidden_size=1152, num_key_value_heads=1, head_dim=256, query_pre_attn_scalar=256, sliding_window=8), 1, 17),
+    "size-2304": ("Gemma2Config", dict(ONE, hidden_size=2304, num_attention_heads=8, num_key_value_heads=4, head_dim=256, query_pre_attn_scalar=256, sliding_window=8), 1, 17),
+    "size-2560": ("Qwen3Config", dict(ONE, hidden_size=2560, num_attention_heads=5, num_key_value_heads=1, head_dim=128), 1, 17),
+    "size-2880": ("GptOssConfig", dict(ONE, hidden_size=2880, num_attention_heads=8, num_key_value_heads=1, head_dim=64, num_local_experts=3, num_experts_per_tok=2,
+                                       sliding_window=8, rope_parameters=YARN), 1, 17),
+    "size-96": ("Phi3Config", dict(ONE, hidden_size=384, num_key_value_heads=4, pad_token_id=0), 1, 17),
+    "far": ("LlamaConfig", dict(num_hidden_layers=2, max_position_embeddings=4096, rope_parameters=dict(LLAMA3, original_max_position_embeddings=512)), 1, 1300),
+    "far-window": ("Gemma3TextConfig", dict(num_hidden_layers=2, max_position_embeddings=4096, head_dim=16, query_pre_attn_scalar=16, sliding_window=300,
+                                            sliding_window_pattern=2), 1, 1300),
+}
+
 
 def fill(model, seed):
     """Gives each parameter random values that keep the hidden states' size, and that no part of the model hides."""

@@ -110,9 +110,12 @@ func (c decoderCase) cached(t *testing.T) {
 	defer m.Close()
 	talk := m.NewConversation()
 	defer talk.Close()
-	const prompt = 5
 	ids := c.ids[:c.n]
-	for _, masked := range []bool{true, false} {
+	for _, test := range []struct {
+		masked bool
+		prompt int
+	}{{true, 5}, {true, c.n - 3}, {false, max(5, c.n-40)}} {
+		masked, prompt := test.masked, test.prompt
 		o := text.GenerateOptions{Greedy: true, MaxTokens: c.n - prompt, IgnoreEnd: true}
 		if masked {
 			o.Mask = func(answer []int64, allowed []bool) { allowed[ids[prompt+len(answer)]] = true }
@@ -136,9 +139,9 @@ func (c decoderCase) cached(t *testing.T) {
 			want := logProbability(whole[(at-1)*c.vocab:at*c.vocab], answer[at])
 			furthest = max(furthest, math.Abs(got-want)/max(1, math.Abs(want)))
 		}
-		t.Logf("masked=%v: the log probabilities of %d tokens differ by %.2g", masked, len(logs), furthest)
+		t.Logf("masked=%v: the log probabilities of %d tokens after %d differ by %.2g", masked, len(logs), prompt, furthest)
 		if len(logs) != c.n-prompt || !(furthest <= 2e-5) {
-			t.Errorf("masked=%v: the log probabilities of %d tokens differ by %.2g", masked, len(logs), furthest)
+			t.Errorf("masked=%v: the log probabilities of %d tokens after %d differ by %.2g", masked, len(logs), prompt, furthest)
 		}
 	}
 }
