@@ -86,6 +86,8 @@ func TestConversation_Detours(t *testing.T) {
 			turns := 25 // STREAMTORCH_SOAK is another number; 2500 make 100,000 tokens
 			if text := os.Getenv("STREAMTORCH_SOAK"); text != "" {
 				turns = must.Get(strconv.Atoi(text))(t)
+			} else if testing.Short() {
+				turns = 6
 			}
 			for turn := range turns {
 				switch r.IntN(5) {

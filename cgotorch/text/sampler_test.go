@@ -64,6 +64,9 @@ func expected(logits []float32, prompt, answer []int64, o text.GenerateOptions) 
 
 // The tokens that are drawn are as frequent as the options say, and no other token is drawn.
 func TestGenerateOptions_Draw(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it draws some thousand tokens")
+	}
 	torchtest.CheckLeaks(t)
 	m := openRandom(t, configs["llama"], text.Options{Context: 64})
 	prompt := []int64{5, 9, 5, 30, 7}
