@@ -155,7 +155,7 @@ func TestTokenizer_Encode_LongWord(t *testing.T) {
 // A pattern that tries again and again finds what it finds in little time.
 func TestPattern_Each_Backtracking(t *testing.T) {
 	for expression, text := range map[string]string{
-		`(a*)*b`: strings.Repeat("a", 20_000), `(a|a)+b|a(?=a*b)`: strings.Repeat("a", 1000),
+		`(a+)+b`: strings.Repeat("a", 20_000), `(a|a)+b|a(?=a*b)`: strings.Repeat("a", 1000),
 		`(?:a+)+$(?<!a)|c`: strings.Repeat("a", 20_000) + "c", `(\w+\s?)+!`: strings.Repeat("word ", 10_000),
 	} {
 		p := must.Get(newPattern(expression))(t)

@@ -232,6 +232,9 @@ func (c *compiler) repeat(n node) error {
 		n.mode = greedy
 		return c.part(instruction{op: opAtomic}, n)
 	}
+	if _, empty := part.begin(); empty && n.max != 1 {
+		return fmt.Errorf("a repeat of a part that can be empty is not known")
+	}
 	if n.max < 0 {
 		c.loops++
 		defer func() { c.loops-- }()

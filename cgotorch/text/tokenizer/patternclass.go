@@ -32,7 +32,7 @@ func (r *patternReader) class(f flags, depth int) (*runeSet, error) {
 		case r.skip("&&"):
 			whole, ranges = whole.intersect(newRuneSet(ranges...)), nil
 		default:
-			part, err := r.classPart(f, depth)
+			part, err := r.classPart(depth)
 			if err != nil {
 				return nil, err
 			}
@@ -42,7 +42,7 @@ func (r *patternReader) class(f flags, depth int) (*runeSet, error) {
 }
 
 // classPart reads a character, a range, an escape or a class inside a class.
-func (r *patternReader) classPart(f flags, depth int) (*runeSet, error) {
+func (r *patternReader) classPart(depth int) (*runeSet, error) {
 	begin := r.at
 	if r.skip("[:") {
 		if name, _, ok := strings.Cut(r.text[r.at:], ":]"); ok && len(name) < 12 {
@@ -60,7 +60,7 @@ func (r *patternReader) classPart(f flags, depth int) (*runeSet, error) {
 		r.at = begin
 	}
 	if r.skip("[") {
-		return r.class(f, depth+1)
+		return r.class(flags{}, depth+1) // case counts until the whole class is there
 	}
 	low, isClass, err := r.classEnd()
 	if err != nil || isClass {

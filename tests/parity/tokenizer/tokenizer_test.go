@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -137,6 +138,42 @@ func TestTokenizer_EveryCharacter(t *testing.T) {
 			rules := must.Get(os.ReadFile(filepath.Join(folder, fmt.Sprintf("%d.json", file))))(t)
 			t.Errorf("file %d, characters from %+.10q: byte %d differs; got %d, want %d; %.400q", file, r.text, at, got[at:min(at+8, len(got))], r.ids[at:min(at+8, len(r.ids))], rules[:min(len(rules), 600)])
 		}
+	}
+}
+
+// Random regular expressions cut texts where the library cuts them. An expression that the package
+// does not know is refused. $TOKENIZER_PATTERNS says how many there are.
+func TestTokenizer_Patterns(t *testing.T) {
+	python := torchtest.Python(t, "tokenizers")
+	folder, count := t.TempDir(), number("TOKENIZER_PATTERNS", 300)
+	peer := exec.CommandContext(t.Context(), python, "patterns.py", folder, fmt.Sprint(count), fmt.Sprint(number("TOKENIZER_SEED", 1)))
+	from := bytes.NewReader(must.Get(peer.Output())(t))
+	refused := 0
+	for i := range count {
+		path := filepath.Join(folder, fmt.Sprintf("%d.json", i))
+		tokens, err := tokenizer.Open(path)
+		if errors.Is(err, tokenizer.ErrUnsupported) {
+			refused++
+			t.Log(err)
+		} else if err != nil {
+			t.Error(err)
+		}
+		for range 12 {
+			var r record
+			must.Do(t, r.read(from))
+			if err != nil {
+				continue
+			}
+			if got := tokens.Encode(r.text); !slices.Equal(got, r.ids) {
+				rules := must.Get(os.ReadFile(path))(t)
+				_, rules, _ = bytes.Cut(rules, []byte(`"Regex":`))
+				rules, _, _ = bytes.Cut(rules, []byte("\n"))
+				t.Errorf("%s cuts %+q into %v, want %v", rules, r.text, got, r.ids)
+			}
+		}
+	}
+	if refused > count/5 {
+		t.Errorf("%d of %d expressions are refused", refused, count)
 	}
 }
 
