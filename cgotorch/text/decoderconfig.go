@@ -87,22 +87,22 @@ type hubConfig struct {
 		Format string `json:"format"`
 	} `json:"quantization_config"`
 
-	VocabSize    *int     `json:"vocab_size"`
-	HiddenSize   int      `json:"hidden_size"`
-	Intermediate int      `json:"intermediate_size"`
-	Layers       int      `json:"num_hidden_layers"`
-	Heads        int      `json:"num_attention_heads"`
-	KeyHeads     *int     `json:"num_key_value_heads"`
-	HeadDim      *int     `json:"head_dim"`
-	Positions    int      `json:"max_position_embeddings"`
-	Original     int      `json:"original_max_position_embeddings"`
-	Eps          *float64 `json:"rms_norm_eps"`
-	Act          string   `json:"hidden_act"`
-	Activation   string   `json:"hidden_activation"`
-	Tied         *bool    `json:"tie_word_embeddings"`
-	Bias         *bool    `json:"attention_bias"`
-	MLPBias      bool     `json:"mlp_bias"`
-	Deviation    *float64 `json:"initializer_range"`
+	VocabSize    *int          `json:"vocab_size"`
+	HiddenSize   int           `json:"hidden_size"`
+	Intermediate int           `json:"intermediate_size"`
+	Layers       int           `json:"num_hidden_layers"`
+	Heads        *int          `json:"num_attention_heads"`
+	KeyHeads     nullable[int] `json:"num_key_value_heads"`
+	HeadDim      *int          `json:"head_dim"`
+	Positions    int           `json:"max_position_embeddings"`
+	Original     int           `json:"original_max_position_embeddings"`
+	Eps          *float64      `json:"rms_norm_eps"`
+	Act          string        `json:"hidden_act"`
+	Activation   *string       `json:"hidden_activation"`
+	Tied         *bool         `json:"tie_word_embeddings"`
+	Bias         *bool         `json:"attention_bias"`
+	MLPBias      bool          `json:"mlp_bias"`
+	Deviation    *float64      `json:"initializer_range"`
 
 	Theta         *float64        `json:"rope_theta"`
 	LocalTheta    *float64        `json:"rope_local_base_freq"`
@@ -110,16 +110,16 @@ type hubConfig struct {
 	RopeScaling   json.RawMessage `json:"rope_scaling"`
 	RopeParameter json.RawMessage `json:"rope_parameters"`
 
-	Window          json.RawMessage `json:"sliding_window"`
-	UseWindow       bool            `json:"use_sliding_window"`
-	MaxWindowLayers *int            `json:"max_window_layers"`
-	WindowPattern   *int            `json:"sliding_window_pattern"`
-	LayerTypes      []string        `json:"layer_types"`
-	Bidirectional   bool            `json:"use_bidirectional_attention"`
+	Window          nullable[int] `json:"sliding_window"`
+	UseWindow       bool          `json:"use_sliding_window"`
+	MaxWindowLayers *int          `json:"max_window_layers"`
+	WindowPattern   *int          `json:"sliding_window_pattern"`
+	LayerTypes      []string      `json:"layer_types"`
+	Bidirectional   bool          `json:"use_bidirectional_attention"`
 
-	ScoreCap   *float64 `json:"attn_logit_softcapping"`
-	LogitCap   *float64 `json:"final_logit_softcapping"`
-	QueryScale *float64 `json:"query_pre_attn_scalar"`
+	ScoreCap   nullable[float64] `json:"attn_logit_softcapping"`
+	LogitCap   nullable[float64] `json:"final_logit_softcapping"`
+	QueryScale *float64          `json:"query_pre_attn_scalar"`
 
 	LocalExperts  *int     `json:"num_local_experts"`
 	Experts       *int     `json:"num_experts"`
@@ -133,6 +133,29 @@ type hubConfig struct {
 	PretrainingTP int      `json:"pretraining_tp"`
 
 	EOS json.RawMessage `json:"eos_token_id"`
+}
+
+// nullable is a field in which null says something else than that the field is absent.
+type nullable[T any] struct {
+	there bool
+	value *T // nil is null
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (n *nullable[T]) UnmarshalJSON(data []byte) error {
+	n.there = true
+	return json.Unmarshal(data, &n.value)
+}
+
+// or returns the value, 0 for null, or `absent`.
+func (n nullable[T]) or(absent T) (value T) {
+	switch {
+	case !n.there:
+		return absent
+	case n.value != nil:
+		return *n.value
+	}
+	return value
 }
 
 func or[T any](value *T, otherwise T) T {
@@ -197,13 +220,10 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 func (f family) config(h hubConfig) (*decoderConfig, error) {
 	c := &decoderConfig{
 		family: h.ModelType, names: f.names, architecture: strings.Join(h.Architectures, ", "),
-		vocab: or(h.VocabSize, f.vocab), width: h.HiddenSize, inner: h.Intermediate, heads: h.Heads, context: h.Positions,
+		vocab: or(h.VocabSize, f.vocab), width: h.HiddenSize, inner: h.Intermediate, heads: or(h.Heads, f.heads), context: h.Positions,
 		eps: or(h.Eps, f.eps), normBefore: true, activation: h.Act, tied: or(h.Tied, f.tied), deviation: or(h.Deviation, 0.02),
 		queryBias: or(h.Bias, false), outBias: or(h.Bias, false), innerBias: h.MLPBias,
 		embedScale: 1, clampLimit: or(h.SwigluLimit, 7), clampAlpha: or(h.SwigluAlpha, 1.702),
-	}
-	if c.activation == "" {
-		c.activation = h.Activation
 	}
 	if c.activation == "" {
 		c.activation = f.activation
@@ -211,7 +231,7 @@ func (f family) config(h hubConfig) (*decoderConfig, error) {
 	if c.context == 0 {
 		c.context = f.context
 	}
-	c.keyHeads = or(h.KeyHeads, f.keyHeads)
+	c.keyHeads = h.KeyHeads.or(f.keyHeads)
 	if c.keyHeads == 0 {
 		c.keyHeads = c.heads
 	}

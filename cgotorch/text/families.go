@@ -1,23 +1,22 @@
 package text
 
-import (
-	"encoding/json"
-	"math"
-)
+import "math"
 
 // family is what the models of one model_type share. Fields of config.json that a file lacks get
-// the values of Hugging Face's transformers.
+// the values of Hugging Face's transformers. Width, inner width and number of layers must be there.
 type family struct {
-	vocab, context, keyHeads, head int // 0 for keyHeads means num_attention_heads; for head, hidden_size over heads
-	eps                            float64
-	theta, localTheta              float64 // localTheta is that of layers with a window; 0 means theta
-	yarn                           bool    // without rope_parameters
-	activation                     string
-	tied                           bool
-	window                         windowRule
-	slide                          int // sliding_window
-	names                          names
-	differ                         func(h hubConfig, c *decoderConfig) // what the fields above do not say
+	vocab, context, heads int
+	keyHeads, head        int // 0 for keyHeads means num_attention_heads; for head, hidden_size over heads
+	eps                   float64
+	theta, localTheta     float64 // localTheta is that of layers with a window; 0 means theta
+	yarn                  bool    // without rope_parameters
+	original              int     // original_max_position_embeddings; 0 means that of rope_parameters
+	activation            string
+	tied                  bool
+	window                windowRule
+	slide                 int // sliding_window
+	names                 names
+	differ                func(h hubConfig, c *decoderConfig) // what the fields above do not say
 }
 
 // windowRule says which layers have a sliding window when config.json has no layer_types.
@@ -70,31 +69,31 @@ func (n names) with(change func(n *names)) names {
 
 // families is the table of what model families do differently. A new family is a row here.
 var families = map[string]family{
-	"llama":   {vocab: 32000, context: 2048, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames},
-	"mistral": {vocab: 32000, context: 131072, keyHeads: 8, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: allLayers, slide: 4096, differ: noBias},
-	"qwen2": {vocab: 151936, context: 32768, keyHeads: 32, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: fromLayer, slide: 4096,
+	"llama":   {vocab: 32000, context: 2048, heads: 32, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames},
+	"mistral": {vocab: 32000, context: 131072, heads: 32, keyHeads: 8, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: allLayers, slide: 4096, differ: noBias},
+	"qwen2": {vocab: 151936, context: 32768, heads: 32, keyHeads: 32, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: fromLayer, slide: 4096,
 		differ: func(h hubConfig, c *decoderConfig) { c.queryBias, c.outBias, c.innerBias = true, false, false }},
-	"qwen3": {vocab: 151936, context: 32768, keyHeads: 32, head: 128, eps: 1e-6, theta: 10000, activation: "silu", names: qwenNames, window: fromLayer, slide: 4096,
+	"qwen3": {vocab: 151936, context: 32768, heads: 32, keyHeads: 32, head: 128, eps: 1e-6, theta: 10000, activation: "silu", names: qwenNames, window: fromLayer, slide: 4096,
 		differ: func(h hubConfig, c *decoderConfig) { c.headNorm, c.innerBias = eachHead, false }},
-	"gemma2": {vocab: 256000, context: 8192, keyHeads: 4, head: 256, eps: 1e-6, theta: 10000, activation: "gelu_pytorch_tanh", tied: true, names: gemmaNames,
+	"gemma2": {vocab: 256000, context: 8192, heads: 8, keyHeads: 4, head: 256, eps: 1e-6, theta: 10000, activation: "gelu_pytorch_tanh", tied: true, names: gemmaNames,
 		window: everySecond, slide: 4096, differ: func(h hubConfig, c *decoderConfig) {
 			gemma(h, c)
-			c.scoreCap, c.logitCap = or(h.ScoreCap, 50), or(h.LogitCap, 30)
+			c.scoreCap, c.logitCap = h.ScoreCap.or(50), h.LogitCap.or(30)
 		}},
 	"gemma3_text": gemma3,
 	"gemma3":      gemma3,
-	"phi3": {vocab: 32064, context: 4096, eps: 1e-5, theta: 10000, activation: "silu", window: allLayers, differ: noBias,
+	"phi3": {vocab: 32064, context: 4096, heads: 32, original: 4096, eps: 1e-5, theta: 10000, activation: "silu", window: allLayers, differ: noBias,
 		names: llamaNames.with(func(n *names) {
 			n.qkv, n.gateUp = []string{"self_attn.qkv_proj"}, []string{"mlp.gate_up_proj"}
 		})},
-	"olmo2": {vocab: 50304, context: 2048, eps: 1e-5, theta: 10000, activation: "silu",
+	"olmo2": {vocab: 50304, context: 2048, heads: 32, eps: 1e-5, theta: 10000, activation: "silu",
 		names: qwenNames.with(func(n *names) {
 			n.beforeMix, n.beforeFeed, n.afterMix, n.afterFeed = "", "", "post_attention_layernorm", "post_feedforward_layernorm"
 		}),
 		differ: func(h hubConfig, c *decoderConfig) {
 			c.headNorm, c.normBefore, c.normAfter, c.innerBias = allHeads, false, true, false
 		}},
-	"mixtral": {vocab: 32000, context: 131072, keyHeads: 8, eps: 1e-5, theta: 1e6, activation: "silu", window: allLayers,
+	"mixtral": {vocab: 32000, context: 131072, heads: 32, keyHeads: 8, eps: 1e-5, theta: 1e6, activation: "silu", window: allLayers,
 		names: llamaNames.with(func(n *names) {
 			n.router, n.expertDown = "block_sparse_moe.gate", "block_sparse_moe.experts.%d.w2"
 			n.expertGateUp = []string{"block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3"}
@@ -103,7 +102,7 @@ var families = map[string]family{
 			noBias(h, c)
 			c.sparse(expertConfig{count: or(h.LocalExperts, 8), top: or(h.Top, 2), inner: c.inner, normalize: true}, nil)
 		}},
-	"qwen3_moe": {vocab: 151936, context: 32768, keyHeads: 4, eps: 1e-6, theta: 10000, activation: "silu", window: allIfUsed, slide: 4096,
+	"qwen3_moe": {vocab: 151936, context: 32768, heads: 32, keyHeads: 4, eps: 1e-6, theta: 10000, activation: "silu", window: allIfUsed, slide: 4096,
 		names: qwenNames.with(func(n *names) {
 			n.router, n.expertDown = "mlp.gate", "mlp.experts.%d.down_proj"
 			n.expertGateUp = []string{"mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj"}
@@ -124,7 +123,7 @@ var families = map[string]family{
 				}
 			}
 		}},
-	"gpt_oss": {vocab: 201088, context: 131072, keyHeads: 8, head: 64, eps: 1e-5, theta: 150000, yarn: true, activation: "silu", window: everySecond, slide: 128,
+	"gpt_oss": {vocab: 201088, context: 131072, heads: 64, keyHeads: 8, head: 64, eps: 1e-5, theta: 150000, yarn: true, activation: "silu", window: everySecond, slide: 128,
 		names: llamaNames.with(func(n *names) {
 			n.router, n.sinks = "mlp.router", "self_attn.sinks"
 			n.expertGateUp, n.expertDown = []string{"mlp.experts.gate_up_proj"}, "mlp.experts.down_proj"
@@ -137,15 +136,16 @@ var families = map[string]family{
 }
 
 // gemma3 is also the text model of a folder with vision, whose config.json has a text_config.
-var gemma3 = family{vocab: 262208, context: 131072, keyHeads: 4, head: 256, eps: 1e-6, theta: 1e6, localTheta: 10000, activation: "gelu_pytorch_tanh", tied: true,
+var gemma3 = family{vocab: 262208, context: 131072, heads: 8, keyHeads: 4, head: 256, eps: 1e-6, theta: 1e6, localTheta: 10000, activation: "gelu_pytorch_tanh", tied: true,
 	names: gemma3Names, window: allButPattern, slide: 4096, differ: func(h hubConfig, c *decoderConfig) {
 		gemma(h, c)
-		c.headNorm, c.scoreCap, c.logitCap = eachHead, or(h.ScoreCap, 0), or(h.LogitCap, 0)
+		c.headNorm, c.scoreCap, c.logitCap = eachHead, h.ScoreCap.or(0), h.LogitCap.or(0)
 	}}
 
 // gemma has what the Gemma families share.
 func gemma(h hubConfig, c *decoderConfig) {
 	c.normOffset, c.normAfter, c.innerBias = true, true, false
+	c.activation = or(h.Activation, "gelu_pytorch_tanh") // hidden_act of the same files may name another one
 	c.embedScale = root2(c.width)
 	c.queryScale = 1 / math.Sqrt(or(h.QueryScale, 256))
 }
@@ -162,15 +162,12 @@ func (c *decoderConfig) sparse(e expertConfig, dense func(layer int) bool) {
 
 // windows sets the window of each layer.
 func (f family) windows(h hubConfig, layers []layerConfig) error {
-	window := f.slide
-	if len(h.Window) > 0 {
-		window = 0 // null is none
-		if err := json.Unmarshal(h.Window, &window); err != nil {
-			return refused("sliding_window is %.40s, want a number or null", h.Window)
-		}
+	window := h.Window.or(f.slide)
+	if window < 0 || window == 0 && h.Window.value != nil && (f.window == allLayers || h.UseWindow) {
+		return refused("sliding_window is %d, want at least 1, or null for none", window)
 	}
-	if window < 0 {
-		return refused("sliding_window is %d, want at least 1", window)
+	if (f.window == fromLayer || f.window == allIfUsed) && !h.UseWindow {
+		window = 0
 	}
 	if h.Bidirectional {
 		return refused("use_bidirectional_attention is true, and a decoder's tokens see no later ones")
@@ -182,7 +179,9 @@ func (f family) windows(h hubConfig, layers []layerConfig) error {
 		for i, kind := range h.LayerTypes {
 			switch kind {
 			case "sliding_attention":
-				layers[i].window = window
+				if layers[i].window = window; window == 0 {
+					return refused("layer_types has %q, and sliding_window is 0, null or not used", kind)
+				}
 			case "full_attention":
 			default:
 				return refused("layer_types has %q, and only full_attention and sliding_attention are known", kind)
@@ -200,9 +199,9 @@ func (f family) windows(h hubConfig, layers []layerConfig) error {
 		case allLayers:
 			has = true
 		case allIfUsed:
-			has = h.UseWindow
+			has = true
 		case fromLayer:
-			has = h.UseWindow && i >= or(h.MaxWindowLayers, 28)
+			has = i >= or(h.MaxWindowLayers, 28)
 		case everySecond:
 			has = i%2 == 0
 		case allButPattern:

@@ -2,6 +2,7 @@ package text
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 
@@ -50,14 +51,12 @@ func (f family) rope(h hubConfig, c *decoderConfig) error {
 		Sliding *hubRope `json:"sliding_attention"`
 	}
 	var all hubRope
-	for _, data := range []json.RawMessage{h.RopeParameter, h.RopeScaling} {
-		if len(data) == 0 || string(data) == "null" {
-			continue
-		}
-		if err := json.Unmarshal(data, &byKind); err != nil {
-			return refused("rope_parameters or rope_scaling is %.80s: %v", data, err)
-		}
-		if err := json.Unmarshal(data, &all); err != nil {
+	data := h.RopeScaling // if both are there, this one counts
+	if isNull(data) {
+		data = h.RopeParameter
+	}
+	if !isNull(data) {
+		if err := errors.Join(json.Unmarshal(data, &byKind), json.Unmarshal(data, &all)); err != nil {
 			return refused("rope_parameters or rope_scaling is %.80s: %v", data, err)
 		}
 	}
@@ -65,9 +64,12 @@ func (f family) rope(h hubConfig, c *decoderConfig) error {
 	switch {
 	case byKind.Full != nil:
 		all = *byKind.Full
-	case f.yarn && all.Type == "" && all.OldType == "" && h.RopeScaling == nil && h.RopeParameter == nil:
+	case f.yarn && isNull(data):
 		no := false
 		all = hubRope{Type: "yarn", Factor: ptr(32.0), BetaFast: ptr(32.0), BetaSlow: ptr(1.0), Original: 4096, Truncate: &no}
+	}
+	if h.Original == 0 {
+		h.Original = f.original
 	}
 	one, err := all.config(h, c, theta)
 	if err != nil {
@@ -90,22 +92,26 @@ func (f family) rope(h hubConfig, c *decoderConfig) error {
 	return nil
 }
 
+func isNull(data json.RawMessage) bool { return len(data) == 0 || string(data) == "null" }
+
 func ptr[T any](v T) *T { return &v }
 
 // config checks the fields. theta is the base when r has none.
 func (r hubRope) config(h hubConfig, c *decoderConfig, theta float64) (ropeConfig, error) {
-	out := ropeConfig{kind: r.Type, theta: or(r.Theta, theta), factor: or(r.Factor, 1), original: r.Original, scale: 1}
+	out := ropeConfig{kind: r.Type, theta: or(r.Theta, theta), factor: or(r.Factor, 1), original: h.Original, scale: 1}
 	if out.kind == "" {
 		out.kind = r.OldType
 	}
 	if out.original == 0 {
-		out.original = h.Original
+		out.original = r.Original
 	}
 	if out.original == 0 {
 		out.original = c.context
 	}
 	out.width = int(float64(c.head) * or(r.Partial, or(h.Partial, 1)))
 	switch {
+	case out.width != c.head && h.ModelType != "phi3":
+		return out, refused("partial_rotary_factor makes %d elements of a head of %d turn, and models of type %s turn all", out.width, c.head, h.ModelType)
 	case !(out.theta > 0 && out.theta < 1e12):
 		return out, refused("rope_theta is %v, want a number above 0", out.theta)
 	case out.width < 2 || out.width%2 != 0 || out.width > c.head:

@@ -5,6 +5,7 @@ logits in bfloat16 and float16, all written as float32.
 Needs torch and transformers, on the CPU. Everything follows from seeds.
 """
 import copy
+import copy
 import json
 import pathlib
 import sys
@@ -29,7 +30,7 @@ def long_rope(width, partial=1.0):
                 original_max_position_embeddings=64, partial_rotary_factor=partial)
 
 
-# name: (config class, what differs from BASE, batch, tokens)
+# name: (config class, what differs from BASE, batch, tokens). Without a class, config.json has these fields alone, in the form of older files.
 MODELS = {
     "llama": ("LlamaConfig", {}, 2, 37),
     "llama-mha": ("LlamaConfig", dict(num_key_value_heads=4, head_dim=32, tie_word_embeddings=True), 1, 70),
@@ -53,6 +54,15 @@ MODELS = {
     "qwen3-moe": ("Qwen3MoeConfig", dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40, norm_topk_prob=True, head_dim=32), 2, 26),
     "qwen3-moe-dense": ("Qwen3MoeConfig", dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40, decoder_sparse_step=2, mlp_only_layers=[1], head_dim=32, num_hidden_layers=4), 1, 26),
     "gpt-oss": ("GptOssConfig", dict(num_local_experts=4, num_experts_per_tok=2, head_dim=32, sliding_window=8, rope_parameters=YARN, swiglu_limit=1.5), 2, 70),
+    "few-fields": (None, dict(model_type="gemma3_text", vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=7, sliding_window=32,
+                              rope_scaling=dict(factor=8.0, rope_type="linear")), 1, 50),
+    "null-caps": (None, dict(BASE, model_type="gemma2", head_dim=16, attn_logit_softcapping=None, final_logit_softcapping=None, hidden_act="gelu",
+                             hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=144, sliding_window=20), 1, 33),
+    "null-rope": (None, dict(BASE, model_type="gpt_oss", head_dim=16, num_experts_per_tok=2, num_local_experts=4, rope_scaling=None, sliding_window=8), 1, 33),
+    "two-originals": (None, dict(BASE, model_type="phi3", max_position_embeddings=1024, original_max_position_embeddings=64, pad_token_id=0, rope_scaling=dict(
+        long_rope(16), original_max_position_embeddings=128)), 1, 90),
+    "two-ropes": (None, dict(BASE, model_type="llama", rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=777.0), rope_theta=5000.0,
+                             rope_scaling=dict(type="linear", factor=4.0)), 1, 33),
 }
 
 # Sizes of published models that are no powers of two, in one layer; and sequences over several parts of a prompt.
@@ -88,7 +98,7 @@ def fill(model, seed):
 def make(name, seed):
     """Returns a model with random values."""
     config, changes, _, _ = MODELS[name]
-    c = getattr(transformers, config)(**{**BASE, **changes})
+    c = getattr(transformers, config)(**{**BASE, **changes}) if config else transformers.AutoConfig.for_model(**copy.deepcopy(changes))
     c._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(c, dtype=torch.float32, attn_implementation="eager").eval()
     fill(model, seed)
@@ -131,12 +141,14 @@ def write(to, model, batch, n, seed):
 
 
 def main(folder, names):
-    for i, (name, (_, _, batch, n)) in enumerate(MODELS.items()):
+    for i, (name, (config, fields, batch, n)) in enumerate(MODELS.items()):
         if names and name not in names:
             continue
         model = make(name, i + 1)
         c, to = model.config, folder / name
         model.save_pretrained(to)
+        if config is None:
+            (to / "config.json").write_text(json.dumps(fields))
         write(to, model, batch, n, 100 + i)
     if "llama" in names or not names:
         adapter(folder)
