@@ -2,6 +2,7 @@ package text
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 
@@ -112,8 +113,8 @@ func (a *answer) mask(x *cgotorch.Exec, l *lane) error {
 // next returns the next token. On CUDA it first gives the device the step behind, so that the
 // device computes while the host reads. On the CPU a step would only delay the token.
 func (a *answer) next(ctx context.Context) (Token, error) {
-	if a.err != nil {
-		return Token{}, a.err
+	if err := errors.Join(a.err, a.c.open()); err != nil { // the program may have closed them meanwhile
+		return Token{}, err
 	}
 	if a.late == nil {
 		if err := a.resume(ctx); err != nil {

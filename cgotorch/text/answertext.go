@@ -28,11 +28,13 @@ func (a *answerText) add(token *Token, end, last bool) {
 			a.held += a.tokens.Flush()
 		}
 	}
+	first := len(a.held)
 	for _, stop := range a.stop {
 		if at := strings.Index(a.held, stop); at >= 0 {
-			token.Reason, a.held = "stop", a.held[:at]
+			token.Reason, first = "stop", min(first, at)
 		}
 	}
+	a.held = a.held[:first]
 	if token.Reason == "" && end {
 		token.Reason = "stop"
 	}

@@ -31,15 +31,11 @@ func (m *Model) NewConversation() *Conversation {
 // Tokens returns the tokens whose keys and values are in the cache. A new slice is returned.
 func (c *Conversation) Tokens() []int64 { return slices.Clone(c.tokens) }
 
-// Close gives the pages back. A second Close does nothing.
+// Close gives the pages back. A Generate that goes on ends with [cgotorch.ErrClosed]. A second
+// Close does nothing.
 func (c *Conversation) Close() error {
 	if c == nil || c.closed {
 		return nil
-	}
-	c.m.lane.mu.Lock()
-	defer c.m.lane.mu.Unlock()
-	if c.m.lane.loaded == c {
-		c.m.lane.loaded = nil
 	}
 	c.cut(0)
 	c.closed = true
@@ -102,8 +98,8 @@ func (m *Model) chatPrompt(messages []tokenizer.Message, o tokenizer.ChatOptions
 }
 
 func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateOptions, yield func(Token, error) bool) error {
-	if c.closed || c.m.stream == nil {
-		return fmt.Errorf("the conversation or its model is closed: %w", cgotorch.ErrClosed)
+	if err := c.open(); err != nil {
+		return err
 	}
 	if !c.busy.CompareAndSwap(false, true) {
 		return fmt.Errorf("the conversation generates already, and serves one goroutine at a time: %w", cgotorch.ErrMisuse)
@@ -126,6 +122,14 @@ func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateO
 			return nil
 		}
 	}
+}
+
+// open fails if the conversation or its model is closed.
+func (c *Conversation) open() error {
+	if c.closed || c.m.stream == nil {
+		return fmt.Errorf("the conversation or its model is closed: %w", cgotorch.ErrClosed)
+	}
+	return nil
 }
 
 // shared returns how many tokens of the prompt need not be computed again. The last one always is,

@@ -190,6 +190,34 @@ func TestConversation_Turns(t *testing.T) {
 	}
 }
 
+// A conversation may be closed where the program is called. It then ends, and leaves all pages.
+func TestConversation_Close_Within(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, CacheTokens: 128})
+	for range 8 {
+		c, other := m.NewConversation(), m.NewConversation()
+		tokensOf(t, other, []int64{4, 5}, text.GenerateOptions{MaxTokens: 2, IgnoreEnd: true})
+		var ids []int64
+		var last error
+		o := text.GenerateOptions{IgnoreEnd: true, Mask: func(_ []int64, allowed []bool) {
+			must.Do(t, other.Close())
+			allowed[3] = true
+		}}
+		for token, err := range c.Generate(t.Context(), []int64{1, 2, 3}, o) {
+			if last = err; err == nil {
+				ids = append(ids, token.ID)
+				must.Do(t, c.Close())
+			}
+		}
+		if len(ids) != 1 || !errors.Is(last, cgotorch.ErrClosed) || len(c.Tokens()) > 0 {
+			t.Errorf("got tokens %v, %v, and the cache has %v", ids, last, c.Tokens())
+		}
+	}
+	c := m.NewConversation()
+	defer c.Close()
+	tokensOf(t, c, make([]int64, 60), text.GenerateOptions{MaxTokens: 2}) // pages are there
+}
+
 // What cannot be done is an error that says what to do, and the conversation goes on behind it.
 func TestConversation_Refusals(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -210,6 +238,7 @@ func TestConversation_Refusals(t *testing.T) {
 		{"temperature", []int64{1}, text.GenerateOptions{Temperature: math.NaN()}, cgotorch.ErrInvalidArgument, "Temperature is NaN"},
 		{"top-k", []int64{1}, text.GenerateOptions{TopK: 5000}, cgotorch.ErrInvalidArgument, "TopK is 5000"},
 		{"bias", []int64{1}, text.GenerateOptions{Bias: map[int64]float64{99: 1}}, cgotorch.ErrInvalidArgument, "Bias has token 99"},
+		{"infinite bias", []int64{1}, text.GenerateOptions{Bias: map[int64]float64{5: math.Inf(1)}}, cgotorch.ErrInvalidArgument, "a Bias is +Inf"},
 		{"mask", []int64{1}, text.GenerateOptions{Mask: func([]int64, []bool) {}}, cgotorch.ErrInvalidArgument, "Mask allows no token"},
 		{"stop", []int64{1}, text.GenerateOptions{Stop: []string{"x"}}, cgotorch.ErrInvalidArgument, "no tokenizer.json"},
 	} {

@@ -28,7 +28,7 @@ type GenerateOptions struct {
 	PresencePenalty   float64 // is subtracted from logits of tokens that the answer has
 	FrequencyPenalty  float64 // is subtracted as often as the answer has the token
 
-	Bias map[int64]float64 // is added to the logits of these tokens
+	Bias map[int64]float64 // is added to the logits of these tokens; -1e4 to 1e4
 	// Mask is called before each token, with the answer so far. It sets allowed[id] for each token
 	// that may come next; all are false at first. It runs while the device computes the logits.
 	Mask func(answer []int64, allowed []bool)
@@ -131,8 +131,8 @@ func (o GenerateOptions) filled(m *Model) (GenerateOptions, error) {
 		if id < 0 || id >= int64(m.d.c.vocab) {
 			return o, refused("Bias has token %d, and the model has tokens 0 to %d", id, m.d.c.vocab-1)
 		}
-		if math.IsNaN(bias) {
-			return o, refused("Bias of token %d is NaN", id)
+		if err := number("a Bias", bias, -1e4, 1e4); err != nil { // an infinite one would hide the others, and what Mask forbids
+			return o, err
 		}
 	}
 	for _, stop := range o.Stop {

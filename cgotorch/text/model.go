@@ -104,6 +104,9 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if o.CacheTokens == 0 {
 		o.CacheTokens = m.context
 	}
+	if o.CacheTokens < 1 || o.CacheTokens > 1<<40 {
+		return nil, fmt.Errorf("text: CacheTokens is %d, want 1 to %d: %w", o.CacheTokens, 1<<40, cgotorch.ErrInvalidArgument)
+	}
 	if m.stream == nil {
 		m.own = true
 		if m.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text"}); err != nil {

@@ -36,7 +36,7 @@ func (p *pages) take(n int) ([]int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n > len(p.free) {
-		return nil, fmt.Errorf("text: the cache has %d of %d pages free, and %d more are needed: close a conversation, or open the model with more CacheTokens: %w",
+		return nil, fmt.Errorf("the cache has %d of %d pages free, and %d more are needed: close a conversation, or open the model with more CacheTokens: %w",
 			len(p.free), p.all, n, cgotorch.ErrOutOfMemory)
 	}
 	taken := append([]int64(nil), p.free[len(p.free)-n:]...)

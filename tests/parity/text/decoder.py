@@ -60,7 +60,7 @@ MODELS = {
                              hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=144, sliding_window=20), 1, 33),
     "null-rope": (None, dict(BASE, model_type="gpt_oss", head_dim=16, num_experts_per_tok=2, num_local_experts=4, rope_scaling=None, sliding_window=8), 1, 33),
     "two-originals": (None, dict(BASE, model_type="phi3", max_position_embeddings=1024, original_max_position_embeddings=64, pad_token_id=0, rope_scaling=dict(
-        long_rope(16), original_max_position_embeddings=128)), 1, 90),
+        long_rope(16), original_max_position_embeddings=128)), 1, 60),
     "two-ropes": (None, dict(BASE, model_type="llama", rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=777.0), rope_theta=5000.0,
                              rope_scaling=dict(type="linear", factor=4.0)), 1, 33),
 }
