@@ -31,6 +31,10 @@ type adapterConfig struct {
 	Replication  [][]int            `json:"layer_replication"`
 	QALoRA       bool               `json:"use_qalora"`
 	BDLoRA       json.RawMessage    `json:"use_bdlora"`
+	Init         any                `json:"init_lora_weights"`
+	KaSA         json.RawMessage    `json:"kasa_config"`
+	MonteCLoRA   json.RawMessage    `json:"monteclora_config"`
+	Arrow        json.RawMessage    `json:"arrow_config"`
 }
 
 const adapterFile = "adapter_config.json"
@@ -41,6 +45,7 @@ func readAdapterConfig(folder string) (a adapterConfig, err error) {
 	if err != nil {
 		return a, fmt.Errorf("text: %w", err)
 	}
+	a.Rank, a.Alpha = 8, 8 // of PEFT
 	if err := json.Unmarshal(data, &a); err != nil {
 		return a, fmt.Errorf("text: %s: %w: %w", path, err, cgotorch.ErrInvalidArgument)
 	}
@@ -62,8 +67,10 @@ func readAdapterConfig(folder string) (a adapterConfig, err error) {
 		refuse = "alora_invocation_tokens is set, and an adapter works on all tokens"
 	case len(a.Replication) > 0:
 		refuse = "layer_replication is set, and layers are not repeated"
-	case a.QALoRA || len(a.BDLoRA) > 0 && string(a.BDLoRA) != "null":
-		refuse = "use_qalora or use_bdlora is set, and only plain LoRA is merged"
+	case a.QALoRA || !isNull(a.BDLoRA) || !isNull(a.KaSA) || !isNull(a.MonteCLoRA) || !isNull(a.Arrow):
+		refuse = "use_qalora, use_bdlora, kasa_config, monteclora_config or arrow_config is set, and only plain LoRA is merged"
+	case a.changesBase():
+		refuse = fmt.Sprintf("init_lora_weights is %q, and such an adapter belongs to other weights than the model's own", a.Init)
 	case a.Rank < 1 || math.IsNaN(a.Alpha):
 		refuse = fmt.Sprintf("r is %d, want at least 1", a.Rank)
 	}
@@ -71,6 +78,12 @@ func readAdapterConfig(folder string) (a adapterConfig, err error) {
 		return a, fmt.Errorf("text: %s: %s: merge it with PEFT's merge_and_unload, and save the result: %w", path, refuse, cgotorch.ErrInvalidArgument)
 	}
 	return a, nil
+}
+
+// changesBase reports whether PEFT changes the model's own weights before it adds the matrices.
+func (a adapterConfig) changesBase() bool {
+	how, _ := a.Init.(string)
+	return slices.ContainsFunc([]string{"pissa", "corda", "olora", "loftq", "lora_ga"}, func(kind string) bool { return strings.HasPrefix(strings.ToLower(how), kind) })
 }
 
 // scale is the factor of the product of both matrices.

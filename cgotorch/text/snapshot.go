@@ -26,16 +26,19 @@ func folderOf(path string) (string, error) {
 	}
 	hub := hubCache()
 	repository := filepath.Join(hub, "models--"+strings.ReplaceAll(path, "/", "--"))
-	snapshots, err := filepath.Glob(filepath.Join(repository, "snapshots", "*"))
-	if commit, refErr := os.ReadFile(filepath.Join(repository, "refs", "main")); refErr == nil {
-		main := filepath.Join(repository, "snapshots", filepath.Base(strings.TrimSpace(string(commit))))
-		if exists(main) {
-			return main, nil
+	all := filepath.Join(repository, "snapshots")
+	snapshots, _ := os.ReadDir(all)
+	main := filepath.Join(repository, "refs", "main")
+	if commit, err := os.ReadFile(main); err == nil {
+		name := strings.TrimSpace(string(commit))
+		if folder := filepath.Join(all, name); filepath.Dir(folder) == all && exists(folder) {
+			return folder, nil
 		}
+		return "", fmt.Errorf("text: %s names the snapshot %.80q, which is not there: download it with `hf download %s`, or give the folder of another: %w", main, name, path, os.ErrNotExist)
 	}
 	switch {
-	case err == nil && len(snapshots) == 1:
-		return snapshots[0], nil
+	case len(snapshots) == 1:
+		return filepath.Join(all, snapshots[0].Name()), nil
 	case len(snapshots) > 1:
 		return "", fmt.Errorf("text: %s has %d snapshots and no refs/main: give the folder of one of them: %w", repository, len(snapshots), cgotorch.ErrInvalidArgument)
 	}
@@ -44,15 +47,22 @@ func folderOf(path string) (string, error) {
 
 // hubCache returns the folder of Hugging Face's cache, as huggingface_hub finds it.
 func hubCache() string {
-	if folder := os.Getenv("HF_HUB_CACHE"); folder != "" {
+	home, _ := os.UserHomeDir()
+	folderIn := func(variable string) string {
+		folder := os.Getenv(variable)
+		if rest, ok := strings.CutPrefix(folder, "~/"); ok {
+			return filepath.Join(home, rest)
+		}
 		return folder
 	}
-	if folder := os.Getenv("HF_HOME"); folder != "" {
+	if folder := folderIn("HF_HUB_CACHE"); folder != "" {
+		return folder
+	}
+	if folder := folderIn("HF_HOME"); folder != "" {
 		return filepath.Join(folder, "hub")
 	}
-	cache := os.Getenv("XDG_CACHE_HOME")
+	cache := folderIn("XDG_CACHE_HOME")
 	if cache == "" {
-		home, _ := os.UserHomeDir()
 		cache = filepath.Join(home, ".cache")
 	}
 	return filepath.Join(cache, "huggingface", "hub")

@@ -1,0 +1,77 @@
+package text_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// write makes a file, and the folders around it.
+func write(t *testing.T, path, data string) {
+	t.Helper()
+	must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Do(t, os.WriteFile(path, []byte(data), 0o644))
+}
+
+// An id is the snapshot that refs/main names. Another one is not taken in its place.
+func TestOpen_Cache(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("HF_HUB_CACHE", "")
+	t.Setenv("HF_HOME", "~/hugging [face]")
+	repository := filepath.Join(home, "hugging [face]", "hub", "models--an.org--a.model-1.5")
+	open := func() (string, error) {
+		m, err := text.Open(cgotorch.CPU, "an.org/a.model-1.5", text.Options{RandomWeights: 1})
+		if err != nil {
+			return "", err
+		}
+		defer m.Close()
+		return m.Weights[0].Name, nil
+	}
+	if _, err := open(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "hf download an.org/a.model-1.5") {
+		t.Errorf("an empty cache: got %v", err)
+	}
+	write(t, filepath.Join(repository, "blobs", "abc"), configs["llama"])
+	must.Do(t, os.MkdirAll(filepath.Join(repository, "snapshots", "111"), 0o755))
+	must.Do(t, os.Symlink("../../blobs/abc", filepath.Join(repository, "snapshots", "111", "config.json")))
+	must.Get(open())(t)
+	write(t, filepath.Join(repository, "snapshots", "222", "config.json"), "{}")
+	if _, err := open(); err == nil || !strings.Contains(err.Error(), "2 snapshots") {
+		t.Errorf("two snapshots: got %v", err)
+	}
+	write(t, filepath.Join(repository, "refs", "main"), "111\n")
+	must.Get(open())(t)
+	for _, name := range []string{"333", "", ".."} {
+		write(t, filepath.Join(repository, "refs", "main"), name+"\n")
+		must.Do(t, os.RemoveAll(filepath.Join(repository, "snapshots", "222")))
+		if _, err := open(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "refs/main names the snapshot") {
+			t.Errorf("refs/main is %q: got %v", name, err)
+		}
+	}
+}
+
+// Adapters that are more than two matrices beside the model's own weights are refused by field.
+func TestOpen_Adapter(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder, adapter := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(folder, "config.json"), configs["llama"])
+	for _, fields := range []string{
+		`"init_lora_weights": "pissa_niter_4"`, `"init_lora_weights": "olora"`, `"use_dora": true`, `"kasa_config": {}`, `"rank_pattern": {"q_proj": 4}`, `"r": 0`,
+		`"modules_to_save": ["lm_head"]`,
+	} {
+		write(t, filepath.Join(adapter, "adapter_config.json"), `{"peft_type": "LORA", `+fields+`}`)
+		_, err := text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1, Adapter: adapter})
+		field := strings.Split(fields, `"`)[1]
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "merge_and_unload") {
+			t.Errorf("%s: got %v", fields, err)
+		}
+	}
+}
