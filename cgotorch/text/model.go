@@ -38,7 +38,7 @@ type Model struct {
 	// Weights are the tensors of the model, with the names of its files. They are the parameters
 	// that an optimizer trains, and require gradients: see [nn.Freeze].
 	Weights []nn.Named `state:",named"`
-	// Tokenizer is that of the folder, or nil if the folder has no tokenizer.json.
+	// Tokenizer is that of the folder's tokenizer.json or tekken.json, or nil if it has neither.
 	Tokenizer *tokenizer.Tokenizer
 
 	folder  string
@@ -90,8 +90,8 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{generation: generation, eos: eos, folder: folder, stream: o.Stream, context: o.Context}
-	if path := filepath.Join(folder, "tokenizer.json"); exists(path) {
-		if m.Tokenizer, err = tokenizer.Open(path); err != nil {
+	if exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json")) {
+		if m.Tokenizer, err = tokenizer.Open(folder); err != nil {
 			return nil, fmt.Errorf("text: %w", err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // besides are the files that Save copies from the model's folder.
 var besides = []string{
-	"generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model",
+	"generation_config.json", "tokenizer.json", "tekken.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model",
 }
 
 // Save writes the model into a folder that transformers and [Open] read, and makes the folder if it
