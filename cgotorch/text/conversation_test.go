@@ -346,3 +346,19 @@ func TestConversation_NoWaits(t *testing.T) {
 		}
 	}
 }
+
+// Forward does not wait for the device without experts.
+func TestModel_Forward_NoWaits(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, name := range []string{"llama", "windows", "long"} {
+		m := openRandom(t, configs[name], text.Options{Context: 64})
+		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			ids := cgotorch.FromSlice(x, make([]int64, 100), 1, 100)
+			m.Forward(x.NoWaits(), ids)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

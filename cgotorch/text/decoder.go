@@ -2,6 +2,7 @@ package text
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -17,6 +18,8 @@ type decoder struct {
 	layers []*decoderLayer
 	norm   *cgotorch.Tensor
 	head   *cgotorch.Tensor
+
+	frequencies [2][]*cgotorch.Tensor // of each rotation, in short sequences and in long ones
 
 	Weights []nn.Named `state:",named"` // with the names of the files
 	whole   []*cgotorch.Tensor
@@ -45,6 +48,15 @@ type pass struct {
 
 // turn has the cosines and sines of each row, [rows, 1, width/2] in the wide dtype.
 type turn struct{ cos, sin *cgotorch.Tensor }
+
+// frequenciesOf returns the frequencies of each rotation in a sequence of so many tokens: see
+// [decoderConfig.long].
+func (d *decoder) frequenciesOf(tokens int) []*cgotorch.Tensor {
+	if d.c.long(tokens) {
+		return d.frequencies[1]
+	}
+	return d.frequencies[0]
+}
 
 // begin returns the turns of rows at these positions, Int64 [rows], for each kind of rotation.
 func (d *decoder) begin(x *cgotorch.Exec, frequencies []*cgotorch.Tensor, positions *cgotorch.Tensor) (turns []turn) {
@@ -200,7 +212,7 @@ func (d *decoder) close() error {
 	for _, n := range d.Weights {
 		errs = append(errs, n.Tensor.Close())
 	}
-	for _, t := range d.whole {
+	for _, t := range slices.Concat(d.whole, d.frequencies[0], d.frequencies[1]) {
 		errs = append(errs, t.Close())
 	}
 	return errors.Join(errs...)

@@ -68,12 +68,8 @@ func (d *decoder) wholePass(x *cgotorch.Exec, batch, n int, training bool) *pass
 			masks[l.window] = d.sees(x, positions, positions, l.window)
 		}
 	}
-	frequencies := make([]*cgotorch.Tensor, len(d.c.ropes))
-	for i, r := range d.c.ropes {
-		frequencies[i] = r.frequencies(x, n)
-	}
 	p := &pass{rows: batch * n, training: training}
-	p.turns = d.begin(x, frequencies, x.Reshape(x.Expand(positions, int64(batch), int64(n)), -1))
+	p.turns = d.begin(x, d.frequenciesOf(n), x.Reshape(x.Expand(positions, int64(batch), int64(n)), -1))
 	p.attend = func(layer int, query, key, value *cgotorch.Tensor) *cgotorch.Tensor {
 		l := d.layers[layer]
 		as := func(t *cgotorch.Tensor, heads int) *cgotorch.Tensor {

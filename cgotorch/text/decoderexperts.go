@@ -35,7 +35,7 @@ func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training 
 		n, top := in.Shape()[0], int64(e.c.experts.top)
 		var out *cgotorch.Tensor // [rows*top, width]
 		switch {
-		case x.Device().IsCUDA() && !training && n*top <= fewPicks:
+		case x.Device().IsCUDA() && !training && (n == 1 || n*top <= fewPicks): // a step never waits
 			out = e.fromCopies(x, in, picks)
 		case in.DType() == cgotorch.BFloat16 && !training && groupable(e.gateUp) && groupable(e.down):
 			out = e.grouped(x, in, picks)

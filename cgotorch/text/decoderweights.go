@@ -184,6 +184,11 @@ func (m *maker) decoder() *decoder {
 		d.head = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
 	}
 	d.Weights, d.whole = m.named, m.whole
+	for i, tokens := range []int{1, m.c.context} {
+		for _, r := range m.c.ropes {
+			d.frequencies[i] = append(d.frequencies[i], m.x.Keep(r.frequencies(m.x, tokens)))
+		}
+	}
 	return d
 }
 

@@ -60,8 +60,8 @@ func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context int) 
 		l.tables = append(l.tables, x.Keep(x.Zeros(cgotorch.Int64, int64(len(s.layers)), int64(s.width))))
 		l.firsts = append(l.firsts, x.Keep(x.Zeros(cgotorch.Int64, 1)))
 	}
-	for _, r := range d.c.ropes {
-		l.frequencies = append(l.frequencies, x.Keep(r.frequencies(x, 1)))
+	for _, f := range d.frequencies[0] {
+		l.frequencies = append(l.frequencies, x.Keep(x.Clone(f)))
 	}
 	l.sampler = newSampler(x, d.c.vocab, context)
 	return l
@@ -104,16 +104,13 @@ func write[T cgotorch.Element](x *cgotorch.Exec, to *cgotorch.Tensor, data []T) 
 	})
 }
 
-// turn makes the frequencies of a long sequence, or of a short one: see [decoderConfig.long].
+// turn takes the frequencies of a long sequence, or of a short one.
 func (l *lane) turn(x *cgotorch.Exec, tokens int) {
 	if l.long == l.d.c.long(tokens) {
 		return
 	}
-	for i, r := range l.d.c.ropes {
-		x.Tidy(func() *cgotorch.Tensor {
-			x.CopyInPlace(l.frequencies[i], r.frequencies(x, tokens))
-			return nil
-		})
+	for i, f := range l.d.frequenciesOf(tokens) {
+		x.CopyInPlace(l.frequencies[i], f).Close()
 	}
 	l.long = !l.long
 }
