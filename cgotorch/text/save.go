@@ -75,6 +75,11 @@ func (m *Model) savedConfig() ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if inner, ok := config["text_config"].(map[string]any); ok {
+		for _, field := range []string{"tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id"} {
+			if value, there := config[field]; there && inner[field] == nil {
+				inner[field] = value
+			}
+		}
 		config = inner
 		config["model_type"], config["architectures"] = "gemma3_text", []string{"Gemma3ForCausalLM"}
 	}

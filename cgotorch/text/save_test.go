@@ -1,0 +1,33 @@
+package text_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// The text model of a folder with vision keeps what stands beside its text_config, and numbers stay
+// as they are written. A model may be saved into its own folder.
+func TestModel_Save_Config(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder := t.TempDir()
+	write(t, filepath.Join(folder, "config.json"), `{"model_type": "gemma3", "eos_token_id": [7, 60], "tie_word_embeddings": false, "text_config": {"vocab_size": 61, "hidden_size": 32,
+		"intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8, "sliding_window": 16, "initializer_range": 0.3, "large": 12345678901234567890}}`)
+	m := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 7}))(t)
+	defer m.Close()
+	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { return m.Save(x, folder) }))
+	var config map[string]json.RawMessage
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "config.json")))(t), &config))
+	var eos []int
+	must.Do(t, json.Unmarshal(config["eos_token_id"], &eos))
+	if len(eos) != 2 || string(config["tie_word_embeddings"]) != "false" || string(config["large"]) != "12345678901234567890" {
+		t.Errorf("config.json has eos_token_id %v, tie_word_embeddings %s, large %s", eos, config["tie_word_embeddings"], config["large"])
+	}
+	must.Do(t, must.Get(text.Open(cgotorch.CPU, folder, text.Options{}))(t).Close())
+}
