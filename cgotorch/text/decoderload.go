@@ -145,13 +145,16 @@ func copySome(s *cgotorch.Stream, next func() (piece, bool)) (err error) {
 	return nil
 }
 
+// innerPrefix is before the names of a text model in older files of models that also see images.
+const innerPrefix = "language_model."
+
 // match finds a source for each tensor of the decoder.
 func (d *decoder) match(w weights) ([]source, error) {
 	prefix := d.c.names.prefix
 	names := func(name string) (all []string) {
 		rest, ok := strings.CutPrefix(name, prefix[0])
 		if !ok {
-			return append(all, name, "language_model."+name)
+			return append(all, name, innerPrefix+name)
 		}
 		for _, p := range prefix {
 			all = append(all, p+rest)
@@ -195,11 +198,15 @@ func (d *decoder) match(w weights) ([]source, error) {
 // tie refuses files that have a head of their own although config.json says that it is the
 // embedding.
 func (d *decoder) tie(w weights, sources []source) error {
-	f := w.of[headName]
+	name := headName
+	if w.of[name] == nil {
+		name = innerPrefix + headName
+	}
+	f := w.of[name]
 	if !d.c.tied || f == nil || len(sources) == 0 || sources[0].to != d.embed {
 		return nil
 	}
-	head, err := f.Read(headName)
+	head, err := f.Read(name)
 	if err != nil {
 		return fmt.Errorf("text: %w", err)
 	}
@@ -209,7 +216,7 @@ func (d *decoder) tie(w weights, sources []source) error {
 	}
 	if !bytes.Equal(head, embedding) {
 		return fmt.Errorf("text: %s: tensor %s differs from %s, and tie_word_embeddings of config.json says that they are one: set it to false: %w",
-			f.Name(), headName, sources[0].name, cgotorch.ErrInvalidArgument)
+			f.Name(), name, sources[0].name, cgotorch.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -218,7 +225,7 @@ func (d *decoder) tie(w weights, sources []source) error {
 // model whose head is its embedding, frequencies of old files, and what sees images.
 func (c *decoderConfig) passesOver(name string) bool {
 	switch {
-	case strings.HasSuffix(name, headName):
+	case name == headName, name == innerPrefix+headName:
 		return c.tied
 	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
 		return true
