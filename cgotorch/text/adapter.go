@@ -110,16 +110,18 @@ func (d *decoder) merge(x *cgotorch.Exec, folder string) error {
 		left[t.Name] = true
 	}
 	for _, n := range d.Weights {
-		name := "base_model.model." + strings.TrimSuffix(n.Name, ".weight")
-		down, up := name+".lora_A.weight", name+".lora_B.weight"
-		if !left[down] && !left[up] {
-			continue
+		for _, name := range d.c.names.inFiles(n.Name) {
+			name = "base_model.model." + strings.TrimSuffix(name, ".weight")
+			down, up := name+".lora_A.weight", name+".lora_B.weight"
+			if !left[down] && !left[up] {
+				continue
+			}
+			if err := d.mergeOne(x, a, f, n, down, up); err != nil {
+				return err
+			}
+			delete(left, down)
+			delete(left, up)
 		}
-		if err := d.mergeOne(x, a, f, n, down, up); err != nil {
-			return err
-		}
-		delete(left, down)
-		delete(left, up)
 	}
 	for _, t := range f.Tensors() {
 		if left[t.Name] {

@@ -148,25 +148,26 @@ func copySome(s *cgotorch.Stream, next func() (piece, bool)) (err error) {
 // innerPrefix is before the names of a text model in older files of models that also see images.
 const innerPrefix = "language_model."
 
+// inFiles returns the names that a tensor may have in files.
+func (n names) inFiles(name string) (all []string) {
+	rest, ok := strings.CutPrefix(name, n.prefix[0])
+	if !ok {
+		return append(all, name, innerPrefix+name)
+	}
+	for _, p := range n.prefix {
+		all = append(all, p+rest)
+	}
+	return all
+}
+
 // match finds a source for each tensor of the decoder.
 func (d *decoder) match(w weights) ([]source, error) {
-	prefix := d.c.names.prefix
-	names := func(name string) (all []string) {
-		rest, ok := strings.CutPrefix(name, prefix[0])
-		if !ok {
-			return append(all, name, innerPrefix+name)
-		}
-		for _, p := range prefix {
-			all = append(all, p+rest)
-		}
-		return all
-	}
 	var sources []source
 	var errs []error
 	known := map[string]bool{}
 	for _, n := range d.Weights {
 		s := source{to: n.Tensor}
-		for _, name := range names(n.Name) {
+		for _, name := range d.c.names.inFiles(n.Name) {
 			if f := w.of[name]; f != nil && s.file == nil {
 				s.file, s.name = f, name
 				s.info, _ = f.Lookup(name)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -73,5 +74,47 @@ func TestOpen_Adapter(t *testing.T) {
 		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "merge_and_unload") {
 			t.Errorf("%s: got %v", fields, err)
 		}
+	}
+}
+
+// An adapter of a model that also sees images is merged into its text model.
+func TestOpen_Adapter_Names(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder, adapter := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(folder, "config.json"), `{"model_type": "gemma3", "text_config": {"vocab_size": 7, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}}`)
+	write(t, filepath.Join(adapter, "adapter_config.json"), `{"peft_type": "LORA", "r": 1, "lora_alpha": 1}`)
+	const matrix = "layers.0.mlp.down_proj"
+	value := func(m *text.Model) (values []float32) {
+		must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			for _, n := range m.Weights {
+				if n.Name == "model."+matrix+".weight" {
+					values = cgotorch.ToSlice[float32](x, x.Detach(n.Tensor))
+				}
+			}
+			return nil
+		}))
+		return values
+	}
+	plain := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1}))(t)
+	defer plain.Close()
+	before := value(plain)
+	for _, prefix := range []string{"model.", "model.language_model.", "language_model.model."} {
+		var all []safetensors.Tensor
+		for _, part := range []string{"lora_A", "lora_B"} { // ones in bfloat16
+			ones := []byte(strings.Repeat("\x80\x3f", 8))
+			shape := []int64{1, 8}
+			if part == "lora_B" {
+				shape = []int64{8, 1}
+			}
+			all = append(all, safetensors.Tensor{Name: "base_model.model." + prefix + matrix + "." + part + ".weight", DType: "BF16", Shape: shape, Read: func() ([]byte, error) { return ones, nil }})
+		}
+		must.Do(t, safetensors.WriteFile(filepath.Join(adapter, "adapter_model.safetensors"), all, nil))
+		m := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1, Adapter: adapter}))(t)
+		for i, v := range value(m) {
+			if v != before[i]+1 {
+				t.Fatalf("%s: element %d is %v, want %v", prefix, i, v, before[i]+1)
+			}
+		}
+		must.Do(t, m.Close())
 	}
 }
