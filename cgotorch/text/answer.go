@@ -65,6 +65,7 @@ func (a *answer) start(ctx context.Context) error {
 		to := min(len(tokens), keep+promptTokens)
 		err := c.do(func(x *cgotorch.Exec, l *lane) error {
 			c.cut(keep)
+			c.clear(x, l, keep)
 			l.loaded, c.long = nil, c.m.d.c.long(len(tokens))
 			if err := c.grow(x, l, keep, to); err != nil {
 				return err

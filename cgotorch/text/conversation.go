@@ -187,6 +187,29 @@ func (c *Conversation) grow(x *cgotorch.Exec, l *lane, from, to int) error {
 	return nil
 }
 
+// clear zeroes what lies behind the first n tokens in their last pages. Attention gives it the
+// weight 0, but 0 times a NaN that an earlier answer has left would be NaN.
+func (c *Conversation) clear(x *cgotorch.Exec, l *lane, n int) {
+	var rows []int64
+	for _, t := range c.tables {
+		for _, pages := range t.pages {
+			for at := n; at%pageTokens != 0; at++ {
+				rows = append(rows, pages[n/pageTokens-t.first]*pageTokens+int64(at%pageTokens))
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		places := cgotorch.FromSlice(x, rows, int64(len(rows)))
+		for _, pool := range []*cgotorch.Tensor{l.pages.keys, l.pages.values} {
+			call(x, "aten::index_fill_.int_Scalar", x.Flatten(pool, 0, 1), 0, places, 0)
+		}
+		return nil
+	})
+}
+
 // live returns how many blocks of each table a pass reads whose last token is number to-1.
 func (c *Conversation) live(to int) (blocks []int) {
 	for i := range c.tables {

@@ -347,6 +347,27 @@ func TestConversation_NoWaits(t *testing.T) {
 	}
 }
 
+// What a token without numbers leaves in the cache does not reach later answers.
+func TestConversation_NaN_Behind(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["llama"], text.Options{Context: 64})
+	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		x.FillInPlace(x.Narrow(m.Weights[0].Tensor, 0, 5, 1), math.NaN())
+		return nil
+	}))
+	c := m.NewConversation()
+	defer c.Close()
+	want, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 4, Bias: map[int64]float64{5: -1e4}})
+	if err := errorOf(t.Context(), c, []int64{1, 2, 5, 5, 5, 5}, text.GenerateOptions{MaxTokens: 1}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("a token without numbers: got %v", err)
+	}
+	got, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 4, Bias: map[int64]float64{5: -1e4}})
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // Forward does not wait for the device without experts.
 func TestModel_Forward_NoWaits(t *testing.T) {
 	torchtest.CheckLeaks(t)
