@@ -56,7 +56,8 @@ func (c *Conversation) cut(n int) {
 //
 // A Token is yielded when the device has computed it. The device computes the next one meanwhile.
 // The sequence ends after a token with a Reason, or with an error. When the loop is left early, the
-// conversation can go on. The tokens that were yielded are then part of Tokens, except the last.
+// conversation can go on. The tokens that were yielded are then part of Tokens, except perhaps the
+// last.
 //
 // It fails with the cause of ctx when ctx ends, within one token. It fails with
 // [cgotorch.ErrInvalidArgument] for an option or a token out of range and if the prompt does not

@@ -14,8 +14,12 @@ import (
 
 // Options are the options of [Open]. The zero value is good for one conversation.
 type Options struct {
-	DType  cgotorch.DType   // of the weights on the device; 0 means the dtype that config.json tells, or else that of the files
-	Stream *cgotorch.Stream // on which conversations run; nil means a stream of the model's own
+	DType cgotorch.DType // of the weights on the device; 0 means the dtype that config.json tells, or else that of the files
+
+	// Stream is the stream on which conversations run. nil means a stream of the model's own. A
+	// program that trains the weights gives the stream of its training, or waits for the device
+	// between both.
+	Stream *cgotorch.Stream
 
 	// Context is the largest number of tokens of a conversation. 0 means what config.json tells,
 	// but at most 8192.
@@ -175,6 +179,9 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	}
 	if err == nil && o.Adapter != "" {
 		err = m.stream.Do(func(x *cgotorch.Exec) error { return m.d.merge(plain(x), o.Adapter) })
+	}
+	if err == nil {
+		err = m.stream.Synchronize() // other streams may use the weights at once
 	}
 	return err
 }

@@ -24,7 +24,8 @@ type pages struct {
 // newPages makes a pool of n pages besides page 0, all of them free.
 func newPages(x *cgotorch.Exec, d *decoder, n int) *pages {
 	shape := []int64{int64(n) + 1, pageTokens, int64(d.c.keyHeads), int64(d.c.head)}
-	p := &pages{keys: x.Keep(x.Zeros(d.dtype, shape...)), values: x.Keep(x.Zeros(d.dtype, shape...)), all: n}
+	keys, values := x.Zeros(d.dtype, shape...), x.Zeros(d.dtype, shape...)
+	p := &pages{keys: x.Keep(keys), values: x.Keep(values), all: n} // kept when there is memory for both
 	for i := n; i > 0; i-- {
 		p.free = append(p.free, int64(i))
 	}
