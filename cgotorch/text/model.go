@@ -33,7 +33,8 @@ type Options struct {
 	// nonsense.
 	RandomWeights uint64
 
-	// Adapter is a folder as PEFT writes it for LoRA. Its matrices are merged into the weights.
+	// Adapter is a folder as PEFT writes it for LoRA. Its matrices are merged into the weights. If it
+	// has a tokenizer, that one is the model's.
 	Adapter string
 }
 
@@ -46,6 +47,7 @@ type Model struct {
 	Tokenizer *tokenizer.Tokenizer
 
 	folder  string
+	tokens  string // the folder of the tokenizer's files
 	d       *decoder
 	pages   *pages
 	lane    *lane
@@ -94,8 +96,12 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{generation: generation, eos: eos, folder: folder, stream: o.Stream, context: o.Context}
-	if exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json")) {
-		if m.Tokenizer, err = tokenizer.Open(folder); err != nil {
+	m.tokens = folder
+	if o.Adapter != "" && exists(filepath.Join(o.Adapter, "tokenizer.json")) {
+		m.tokens = o.Adapter
+	}
+	if exists(filepath.Join(m.tokens, "tokenizer.json")) || exists(filepath.Join(m.tokens, "tekken.json")) {
+		if m.Tokenizer, err = tokenizer.Open(m.tokens); err != nil {
 			return nil, fmt.Errorf("text: %w", err)
 		}
 	}

@@ -49,7 +49,11 @@ func (m *Model) Save(x *cgotorch.Exec, folder string) error {
 	}
 	for _, name := range besides {
 		if err == nil {
-			err = copyFile(filepath.Join(folder, name), filepath.Join(m.folder, name))
+			from := m.tokens
+			if name == "generation_config.json" {
+				from = m.folder
+			}
+			err = copyFile(filepath.Join(folder, name), filepath.Join(from, name))
 		}
 	}
 	if err != nil {

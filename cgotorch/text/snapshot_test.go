@@ -98,6 +98,9 @@ func TestOpen_Adapter_Names(t *testing.T) {
 	plain := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1}))(t)
 	defer plain.Close()
 	before := value(plain)
+	write(t, filepath.Join(folder, "tokenizer.json"), "{}") // the adapter's counts
+	write(t, filepath.Join(adapter, "tokenizer.json"), bytesTokenizer)
+	write(t, filepath.Join(folder, "generation_config.json"), `{"eos_token_id": 3}`)
 	for _, prefix := range []string{"model.", "model.language_model.", "language_model.model."} {
 		var all []safetensors.Tensor
 		for _, part := range []string{"lora_A", "lora_B"} { // ones in bfloat16
@@ -115,6 +118,12 @@ func TestOpen_Adapter_Names(t *testing.T) {
 				t.Fatalf("%s: element %d is %v, want %v", prefix, i, v, before[i]+1)
 			}
 		}
+		saved := t.TempDir()
+		must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { return m.Save(x, saved) }))
+		if got := string(must.Get(os.ReadFile(filepath.Join(saved, "tokenizer.json")))(t)); got != bytesTokenizer || m.Tokenizer == nil {
+			t.Errorf("%s: the saved tokenizer is %s", prefix, got)
+		}
+		must.Get(os.ReadFile(filepath.Join(saved, "generation_config.json")))(t)
 		must.Do(t, m.Close())
 	}
 }
