@@ -2,6 +2,7 @@ package text
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -30,7 +31,8 @@ type GenerateOptions struct {
 
 	Bias map[int64]float64 // is added to the logits of these tokens; -1e4 to 1e4
 	// Mask is called before each token, with the answer so far. It sets allowed[id] for each token
-	// that may come next; all are false at first. It runs while the device computes the logits.
+	// that may come next; all are false at first. It runs while the device computes the logits,
+	// and must not generate itself.
 	Mask func(answer []int64, allowed []bool)
 
 	Seed      uint64   // of the draws; a draw depends on the seed and the token's position alone
@@ -74,15 +76,47 @@ func readGenerationConfig(folder string, eos []int64) (g generationConfig, ends 
 		err = json.Unmarshal(data, &g)
 	}
 	if err == nil {
+		err = refuseForeign(data)
+	}
+	if err == nil {
 		ends, err = tokenIDs(g.EOS)
 	}
+	if err == nil {
+		_, err = GenerateOptions{}.filled(&Model{generation: g})
+	}
+	if err != nil && !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		err = fmt.Errorf("%w: %w", err, cgotorch.ErrInvalidArgument)
+	}
 	if err != nil {
-		return g, nil, fmt.Errorf("text: %s: %w: %w", path, err, cgotorch.ErrInvalidArgument)
+		return g, nil, fmt.Errorf("text: %s: %w", path, err)
 	}
 	if len(ends) == 0 {
 		ends = eos
 	}
 	return g, ends, nil
+}
+
+// refuseForeign fails if a generation_config.json has a field that would change the answers in
+// transformers, and that nothing here does.
+func refuseForeign(data []byte) error {
+	var fields map[string]any
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return err
+	}
+	for name, neutral := range map[string]any{
+		"num_beams": 1.0, "no_repeat_ngram_size": 0.0, "encoder_no_repeat_ngram_size": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+		"guidance_scale": 1.0, "min_length": 0.0, "min_new_tokens": 0.0, "suppress_tokens": nil, "begin_suppress_tokens": nil, "bad_words_ids": nil,
+		"forced_bos_token_id": nil, "forced_eos_token_id": nil, "sequence_bias": nil, "watermarking_config": nil, "penalty_alpha": 0.0, "dola_layers": nil,
+	} {
+		value := fields[name]
+		if list, ok := value.([]any); ok && len(list) == 0 {
+			value = nil
+		}
+		if value != nil && value != neutral {
+			return refused("%s is %v, which is not done here: take the field out if the answers may do without", name, value)
+		}
+	}
+	return nil
 }
 
 // mostTopK is the largest TopK.

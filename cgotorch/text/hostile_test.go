@@ -106,3 +106,24 @@ func TestOpen_Damaged(t *testing.T) {
 		t.Errorf("%d of 300 were refused, want most", refused)
 	}
 }
+
+// What a generation_config.json asks for, and nothing here does, is refused by the name of the field.
+func TestOpen_GenerationConfig(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder := savedModel(t, configs["llama"])
+	for config, want := range map[string]string{
+		`{"suppress_tokens": [1, 2]}`: "suppress_tokens",
+		`{"no_repeat_ngram_size": 3}`: "no_repeat_ngram_size",
+		`{"num_beams": 4}`:            "num_beams",
+		`{"top_k": 2000}`:             "TopK is 2000",
+		`{"temperature": "hot"}`:      "temperature",
+		`{"num_beams": 1, "typical_p": 1, "suppress_tokens": [], "bad_words_ids": null, "top_p": 0.9}`: "",
+	} {
+		must.Do(t, os.WriteFile(filepath.Join(folder, "generation_config.json"), []byte(config), 0o644))
+		m, err := text.Open(cgotorch.CPU, folder, text.Options{Context: 16})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "generation_config.json")) {
+			t.Errorf("%s: got %v, want %q", config, err, want)
+		}
+		must.Do(t, m.Close())
+	}
+}
