@@ -107,7 +107,8 @@ func TestOpen_Damaged(t *testing.T) {
 	}
 }
 
-// What a generation_config.json asks for, and nothing here does, is refused by the name of the field.
+// What a generation_config.json asks for, and nothing here does, is refused by the name of the
+// field.
 func TestOpen_GenerationConfig(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	folder := savedModel(t, configs["llama"])
