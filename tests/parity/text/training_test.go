@@ -75,7 +75,9 @@ func TestModel_Training(t *testing.T) {
 	}
 	training(t, saved...)
 	for name, got := range after {
-		if d := furthest(got, elements[float32](t, filepath.Join(folder, name+"-saved", "logits.bin"))); !(d <= 1e-5) {
+		d := furthest(got, elements[float32](t, filepath.Join(folder, name+"-saved", "logits.bin")))
+		t.Logf("%s: the logits of the saved folder differ by %.2g of the largest", name, d)
+		if !(d <= 1e-5) {
 			t.Errorf("%s: the logits of the saved folder differ by %.2g of the largest, want at most 1e-5", name, d)
 		}
 	}
