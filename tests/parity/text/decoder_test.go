@@ -52,14 +52,12 @@ func elements[T any](t *testing.T, path string) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/int(unsafe.Sizeof(one)))
 }
 
-// furthest returns the largest distance of two lists, over the largest number of `want`.
+// furthest returns the largest distance of two lists, over the largest number of `want`. It is NaN
+// if a number is.
 func furthest(got, want []float32) float64 {
 	var distance, size float64
 	for i := range want {
-		d := math.Abs(float64(got[i]) - float64(want[i]))
-		if !(d <= distance) {
-			distance = d
-		}
+		distance = max(distance, math.Abs(float64(got[i])-float64(want[i])))
 		size = max(size, math.Abs(float64(want[i])))
 	}
 	return distance / size
