@@ -272,7 +272,7 @@ func TestConversation_Refusals(t *testing.T) {
 // Weights that are not numbers are told, and not answered.
 func TestConversation_NaN(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 64})
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, Stream: cgotorch.DefaultStream(cgotorch.CPU)})
 	c := m.NewConversation()
 	defer c.Close()
 	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
@@ -350,7 +350,7 @@ func TestConversation_NoWaits(t *testing.T) {
 // What a token without numbers leaves in the cache does not reach later answers.
 func TestConversation_NaN_Behind(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 64})
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, Stream: cgotorch.DefaultStream(cgotorch.CPU)})
 	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		x = x.NoGrad()
 		x.FillInPlace(x.Narrow(m.Weights[0].Tensor, 0, 5, 1), math.NaN())

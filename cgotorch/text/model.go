@@ -33,8 +33,8 @@ type Options struct {
 	// nonsense.
 	RandomWeights uint64
 
-	// Adapter is a folder as PEFT writes it for LoRA. Its matrices are merged into the weights. If it
-	// has a tokenizer, that one is the model's.
+	// Adapter is a folder as PEFT writes it for LoRA. Its matrices are merged into the weights. If
+	// it has a tokenizer, that one is the model's.
 	Adapter string
 }
 
@@ -235,11 +235,15 @@ func (m *Model) Memory() (weights, cache int64) {
 	return weights, m.pages.bytes()
 }
 
-// Close frees the model's tensors. Close its conversations first. A second Close does nothing.
+// Close waits for the device, and frees the model's tensors. Close its conversations first. A
+// second Close does nothing.
 func (m *Model) Close() error {
 	if m == nil || m.stream == nil {
 		return nil
 	}
+	// Work of other streams, such as a training's, may still read the weights. A lost device has
+	// none.
+	_ = m.stream.Device().Synchronize()
 	var errs []error
 	if m.d != nil {
 		errs = append(errs, m.d.close())
