@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/csrc"
+	"github.com/streamtorch/streamtorch/internal/hostmemory"
 	"github.com/streamtorch/streamtorch/internal/library"
 )
 
@@ -68,12 +69,8 @@ func canCompile(ctx context.Context) error {
 
 // jobs is how many files are compiled at a time. One can take 2 GB.
 func jobs() int {
-	text, _ := os.ReadFile("/proc/meminfo")
-	var kilobytes int
-	for line := range strings.Lines(string(text)) {
-		fmt.Sscanf(line, "MemAvailable: %d kB", &kilobytes)
-	}
-	return max(1, min(runtime.NumCPU(), kilobytes/2_000_000))
+	free, _ := hostmemory.Available()
+	return max(1, min(runtime.NumCPU(), int(free/(2_000_000<<10))))
 }
 
 // step is how ninja and make tell how far they are.
