@@ -100,6 +100,15 @@ func (a *answer) load(x *cgotorch.Exec, l *lane) {
 	write(x, l.position, []int64{int64(len(a.prompt) + len(a.made) - 1)})
 }
 
+// enter loads the lane for a step that begins with a token at position `at`.
+func (a *answer) enter(x *cgotorch.Exec, l *lane, at int, token []int64) {
+	l.load(x, a.c.tables)
+	l.turn(x, at+1)
+	a.load(x, l)
+	write(x, l.token, token)
+	l.loaded = a.c
+}
+
 // mask lets the program fill the mask.
 func (a *answer) mask(x *cgotorch.Exec, l *lane) error {
 	allowed := make([]bool, a.c.m.d.c.vocab)
@@ -175,11 +184,7 @@ func (a *answer) step(at int, known []int64) error {
 			return err
 		}
 		if l.loaded != c {
-			l.load(x, c.tables)
-			l.turn(x, at+1)
-			a.load(x, l)
-			write(x, l.token, known)
-			l.loaded = c
+			a.enter(x, l, at, known)
 		}
 		l.layers(x, a.f, c.live(at+1))
 		if a.ahead = true; !a.f.mask {
@@ -206,12 +211,8 @@ func (a *answer) resume(ctx context.Context) error {
 	}
 	return c.do(func(x *cgotorch.Exec, l *lane) error {
 		if l.loaded != c { // another conversation has taken the lane: the step is made again
-			l.load(x, c.tables)
-			l.turn(x, at+1)
-			write(x, l.token, []int64{id})
-			a.load(x, l)
+			a.enter(x, l, at, []int64{id})
 			l.layers(x, a.f, c.live(at+1))
-			l.loaded = c
 		}
 		if err := a.mask(x, l); err != nil {
 			return err

@@ -26,29 +26,26 @@ type decoderConfig struct {
 	ropes    []ropeConfig
 	context  int // largest number of tokens of a sequence
 
-	eps          float64
-	normOffset   bool // norms multiply by 1 + weight
-	normBefore   bool // attention and feed-forward layer read a normed input
-	normAfter    bool // what attention and feed-forward layer return is normed
-	headNorm     normKind
-	queryScale   float64 // factor of the scores
-	embedScale   float64 // factor of the embeddings
-	scoreCap     float64 // scores are cap*tanh(score/cap); 0 is no cap
-	logitCap     float64 // the same for logits
-	queryBias    bool    // queries, keys and values have biases
-	outBias      bool    // attention's output has a bias
-	innerBias    bool    // the feed-forward layer has biases
-	sinks        bool    // each head has a score that takes weight and has no value
-	activation   string  // silu, gelu_tanh or clamped
-	tied         bool    // the head is the embedding
-	experts      expertConfig
-	clampLimit   float64 // of the clamped activation
-	clampAlpha   float64
-	names        names
-	dtype        cgotorch.DType // the files' dtype as config.json tells it; 0 if it does not
-	deviation    float64        // of random weights
-	eos          []int64
-	architecture string
+	eps        float64
+	normOffset bool // norms multiply by 1 + weight
+	headNorm   normKind
+	queryScale float64 // factor of the scores
+	embedScale float64 // factor of the embeddings
+	scoreCap   float64 // scores are cap*tanh(score/cap); 0 is no cap
+	logitCap   float64 // the same for logits
+	queryBias  bool    // queries, keys and values have biases
+	outBias    bool    // attention's output has a bias
+	innerBias  bool    // the feed-forward layer has biases
+	sinks      bool    // each head has a score that takes weight and has no value
+	activation string  // silu, gelu_tanh or clamped
+	tied       bool    // the head is the embedding
+	experts    expertConfig
+	clampLimit float64 // of the clamped activation
+	clampAlpha float64
+	names      names
+	dtype      cgotorch.DType // the files' dtype as config.json tells it; 0 if it does not
+	deviation  float64        // of random weights
+	eos        []int64
 }
 
 // layerConfig says in which ways a layer differs from the others.
@@ -58,7 +55,7 @@ type layerConfig struct {
 	sparse bool // the feed-forward layer has experts
 }
 
-// expertConfig says how sparse layers route. count 0 means that no layer is sparse.
+// expertConfig says how sparse layers route.
 type expertConfig struct {
 	count, top   int
 	inner        int
@@ -121,16 +118,15 @@ type hubConfig struct {
 	LogitCap   nullable[float64] `json:"final_logit_softcapping"`
 	QueryScale *float64          `json:"query_pre_attn_scalar"`
 
-	LocalExperts  *int     `json:"num_local_experts"`
-	Experts       *int     `json:"num_experts"`
-	Top           *int     `json:"num_experts_per_tok"`
-	ExpertInner   int      `json:"moe_intermediate_size"`
-	NormTop       bool     `json:"norm_topk_prob"`
-	SparseStep    *int     `json:"decoder_sparse_step"`
-	DenseLayers   []int    `json:"mlp_only_layers"`
-	SwigluLimit   *float64 `json:"swiglu_limit"`
-	SwigluAlpha   *float64 `json:"swiglu_alpha"`
-	PretrainingTP int      `json:"pretraining_tp"`
+	LocalExperts *int     `json:"num_local_experts"`
+	Experts      *int     `json:"num_experts"`
+	Top          *int     `json:"num_experts_per_tok"`
+	ExpertInner  int      `json:"moe_intermediate_size"`
+	NormTop      bool     `json:"norm_topk_prob"`
+	SparseStep   *int     `json:"decoder_sparse_step"`
+	DenseLayers  []int    `json:"mlp_only_layers"`
+	SwigluLimit  *float64 `json:"swiglu_limit"`
+	SwigluAlpha  *float64 `json:"swiglu_alpha"`
 
 	EOS json.RawMessage `json:"eos_token_id"`
 }
@@ -219,9 +215,9 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 // config is the config of a model of the family.
 func (f family) config(h hubConfig) (*decoderConfig, error) {
 	c := &decoderConfig{
-		family: h.ModelType, names: f.names, architecture: strings.Join(h.Architectures, ", "),
+		family: h.ModelType, names: f.names,
 		vocab: or(h.VocabSize, f.vocab), width: h.HiddenSize, inner: h.Intermediate, heads: or(h.Heads, f.heads), context: h.Positions,
-		eps: or(h.Eps, f.eps), normBefore: true, activation: h.Act, tied: or(h.Tied, f.tied), deviation: or(h.Deviation, 0.02),
+		eps: or(h.Eps, f.eps), activation: h.Act, tied: or(h.Tied, f.tied), deviation: or(h.Deviation, 0.02),
 		queryBias: or(h.Bias, false), outBias: or(h.Bias, false), innerBias: h.MLPBias,
 		embedScale: 1, clampLimit: or(h.SwigluLimit, 7), clampAlpha: or(h.SwigluAlpha, 1.702),
 	}
@@ -271,7 +267,7 @@ func (c *decoderConfig) sizes(h hubConfig) error {
 	}{
 		{"vocab_size", c.vocab, 1 << 24}, {"hidden_size", c.width, 1 << 20}, {"intermediate_size", c.inner, 1 << 24},
 		{"num_hidden_layers", h.Layers, 1 << 12}, {"num_attention_heads", c.heads, 1 << 12}, {"num_key_value_heads", c.keyHeads, 1 << 12},
-		{"max_position_embeddings", c.context, 1 << 30},
+		{"max_position_embeddings", c.context, 1 << 30}, {"decoder_sparse_step", or(h.SparseStep, 1), 1 << 12},
 	} {
 		if n.value < 1 || n.value > n.most {
 			return refused("%s is %d, want 1 to %d", n.field, n.value, n.most)
@@ -296,6 +292,8 @@ func (c *decoderConfig) check() error {
 		return refused("initializer_range is %v, want a number from 0 to 1", c.deviation)
 	case c.scoreCap < 0 || c.logitCap < 0:
 		return refused("a soft cap is negative")
+	case !(c.clampLimit > 0):
+		return refused("swiglu_limit is %v, want a number above 0", c.clampLimit)
 	}
 	switch c.activation {
 	case "silu", "swish":
@@ -306,7 +304,8 @@ func (c *decoderConfig) check() error {
 	default:
 		return refused("hidden_act is %q, and only silu and gelu_pytorch_tanh are known", c.activation)
 	}
-	if e := c.experts; e.count != 0 && (e.count < 1 || e.count > 1<<14 || e.top < 1 || e.top > e.count || e.inner < 1 || e.inner > 1<<24) {
+	sparse := slices.ContainsFunc(c.layers, func(l layerConfig) bool { return l.sparse })
+	if e := c.experts; sparse && (e.count < 1 || e.count > 1<<14 || e.top < 1 || e.top > e.count || e.inner < 1 || e.inner > 1<<24) {
 		return refused("there are %d experts of width %d, of which %d are picked", e.count, e.inner, e.top)
 	}
 	return nil
@@ -334,7 +333,7 @@ func (h hubConfig) dtype() (cgotorch.DType, error) {
 
 // tokenIDs reads one id, a list of ids, or null.
 func tokenIDs(data json.RawMessage) (ids []int64, err error) {
-	if len(data) == 0 || string(data) == "null" {
+	if isNull(data) {
 		return nil, nil
 	}
 	var one int64
@@ -362,19 +361,20 @@ func familyNames() []string {
 	return names
 }
 
-// weights returns about how many numbers the weights have, norms and biases left out.
-func (c *decoderConfig) weights() int64 {
-	width, tables := int64(c.width), int64(2)
+// weights returns about how many numbers the weights have, norms and biases left out. It is no
+// integer, because a hostile config.json may ask for more than one holds.
+func (c *decoderConfig) weights() float64 {
+	width, tables := float64(c.width), 2.0
 	if c.tied {
 		tables = 1
 	}
-	n := tables * int64(c.vocab) * width
+	n := tables * float64(c.vocab) * width
 	for _, l := range c.layers {
-		n += 2 * int64(c.heads+c.keyHeads) * int64(c.head) * width
+		n += 2 * float64(c.heads+c.keyHeads) * float64(c.head) * width
 		if l.sparse {
-			n += int64(c.experts.count) * (3*int64(c.experts.inner) + 1) * width
+			n += float64(c.experts.count) * (3*float64(c.experts.inner) + 1) * width
 		} else {
-			n += 3 * int64(c.inner) * width
+			n += 3 * float64(c.inner) * width
 		}
 	}
 	return n

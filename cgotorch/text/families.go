@@ -91,7 +91,7 @@ var families = map[string]family{
 			n.beforeMix, n.beforeFeed, n.afterMix, n.afterFeed = "", "", "post_attention_layernorm", "post_feedforward_layernorm"
 		}),
 		differ: func(h hubConfig, c *decoderConfig) {
-			c.headNorm, c.normBefore, c.normAfter, c.innerBias = allHeads, false, true, false
+			c.headNorm, c.innerBias = allHeads, false
 		}},
 	"mixtral": {vocab: 32000, context: 131072, heads: 32, keyHeads: 8, eps: 1e-5, theta: 1e6, activation: "silu", window: allLayers,
 		names: llamaNames.with(func(n *names) {
@@ -113,7 +113,7 @@ var families = map[string]family{
 			if inner == 0 {
 				inner = 768
 			}
-			step := max(1, or(h.SparseStep, 1))
+			step := or(h.SparseStep, 1)
 			c.sparse(expertConfig{count: or(h.Experts, or(h.LocalExperts, 128)), top: or(h.Top, 8), inner: inner, normalize: h.NormTop}, func(layer int) bool {
 				return (layer+1)%step != 0
 			})
@@ -144,7 +144,7 @@ var gemma3 = family{vocab: 262208, context: 131072, heads: 8, keyHeads: 4, head:
 
 // gemma has what the Gemma families share.
 func gemma(h hubConfig, c *decoderConfig) {
-	c.normOffset, c.normAfter, c.innerBias = true, true, false
+	c.normOffset, c.innerBias = true, false
 	c.activation = or(h.Activation, "gelu_pytorch_tanh") // hidden_act of the same files may name another one
 	c.embedScale = root2(c.width)
 	c.queryScale = 1 / math.Sqrt(or(h.QueryScale, 256))
@@ -196,9 +196,7 @@ func (f family) windows(h hubConfig, layers []layerConfig) error {
 	for i := range layers {
 		var has bool
 		switch f.window {
-		case allLayers:
-			has = true
-		case allIfUsed:
+		case allLayers, allIfUsed:
 			has = true
 		case fromLayer:
 			has = i >= or(h.MaxWindowLayers, 28)

@@ -3,9 +3,11 @@ package text_test
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,5 +128,47 @@ func TestOpen_GenerationConfig(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", config, err, want)
 		}
 		must.Do(t, m.Close())
+	}
+}
+
+// Values from which transformers would compute something doubtful are refused by their field.
+func TestOpen_DoubtfulConfig(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for field, want := range map[string]string{
+		`"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "attention_factor": -1}`:          "attention_factor",
+		`"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 1, "beta_slow": 32}`: "beta_slow",
+		`"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64}, "rope_theta": 1`:                 "rope_theta",
+		`"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": -7`:                               "swiglu_limit",
+		`"model_type": "qwen3_moe", "num_experts": 0`:                                                                                 "0 experts",
+		`"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 0`:                             "decoder_sparse_step",
+		`"vocab_size": 16000000, "hidden_size": 1048576, "num_hidden_layers": 4096, "intermediate_size": 16000000`:                    "are free",
+	} {
+		folder := t.TempDir()
+		config := `{"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+			"head_dim": 8, "max_position_embeddings": 256, "model_type": "llama", ` + field + `}`
+		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
+		m, err := text.Open(cgotorch.CPU, folder, text.Options{Context: 16, RandomWeights: 1})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", field, err, want)
+		}
+		must.Do(t, m.Close())
+	}
+}
+
+// A pass over no tokens is refused, and a pass over one is computed.
+func TestModel_Forward_Sizes(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["llama"], text.Options{Context: 32, Stream: cgotorch.DefaultStream(cgotorch.CPU)})
+	for _, shape := range [][]int64{{0, 3}, {1, 0}, {0, 0}, {1, 1}, {3, 1}} {
+		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			got := m.Forward(x.NoGrad(), x.Zeros(cgotorch.Int64, shape...)).Shape()
+			if want := []int64{shape[0], shape[1], 61}; !slices.Equal(got, want) {
+				t.Errorf("ids of the shape %v give logits of the shape %v, want %v", shape, got, want)
+			}
+			return nil
+		})
+		if empty := shape[0]*shape[1] == 0; empty != errors.Is(err, cgotorch.ErrInvalidArgument) || !empty && err != nil {
+			t.Errorf("ids of the shape %v: got %v", shape, err)
+		}
 	}
 }

@@ -194,17 +194,17 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is.
 func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages int) error {
-	free, known := hostmemory.Available()
 	if device.IsCUDA() {
-		free, known = 0, false // the allocator refuses what is too much
+		return nil // the allocator refuses what is too much
 	}
-	weights, cache := c.weights()*int64(dtype.Size()), c.pageBytes(dtype)*int64(pages)
-	if !known || weights+cache <= free {
+	free, known := hostmemory.Available()
+	weights, cache := c.weights()*float64(dtype.Size()), float64(c.pageBytes(dtype))*float64(pages)
+	if !known || weights+cache <= float64(free) {
 		return nil
 	}
 	const giga = 1e9
 	return fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB are free: open the model with a smaller Context or a narrower DType: %w",
-		float64(weights)/giga, dtype, float64(cache)/giga, float64(free)/giga, cgotorch.ErrOutOfMemory)
+		weights/giga, dtype, cache/giga, float64(free)/giga, cgotorch.ErrOutOfMemory)
 }
 
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids

@@ -138,11 +138,19 @@ func (r hubRope) config(h hubConfig, c *decoderConfig, theta float64) (ropeConfi
 		if r.Factor == nil {
 			out.factor = float64(c.context) / float64(out.original)
 		}
+		if !(out.low > 0 && out.high > out.low && out.theta > 1) {
+			return out, refused("beta_slow is %v, beta_fast %v and rope_theta %v, want two growing numbers above 0, and one above 1", out.low, out.high, out.theta)
+		}
 		out.scale = r.yarnScale(out.factor)
 	case "longrope":
-		return out, r.longrope(c, &out)
+		if err := r.longrope(c, &out); err != nil {
+			return out, err
+		}
 	default:
 		return out, refused("rope_type is %q, and only default, linear, llama3, yarn and longrope are known", out.kind)
+	}
+	if !(out.scale > 0) || math.IsInf(out.scale, 1) {
+		return out, refused("attention_factor, or what the factor makes of it, is %v, want a number above 0", out.scale)
 	}
 	return out, nil
 }
