@@ -59,8 +59,9 @@ func (d *decoder) mixByHand(x *cgotorch.Exec, l *decoderLayer, query, key, value
 	})
 }
 
-// whole returns a pass over a batch of whole sequences, Int64 [batch, n], without a cache.
-func (d *decoder) wholePass(x *cgotorch.Exec, batch, n int, training bool) *pass {
+// wholePass returns a pass over a batch of whole sequences, Int64 [batch, n], without a cache.
+// Gradients may be recorded.
+func (d *decoder) wholePass(x *cgotorch.Exec, batch, n int) *pass {
 	positions := x.Arange(cgotorch.Int64, 0, n, 1)
 	masks := map[int]*cgotorch.Tensor{}
 	for _, l := range d.layers {
@@ -68,14 +69,14 @@ func (d *decoder) wholePass(x *cgotorch.Exec, batch, n int, training bool) *pass
 			masks[l.window] = d.sees(x, positions, positions, l.window)
 		}
 	}
-	p := &pass{rows: batch * n, training: training}
+	p := &pass{rows: batch * n, training: true}
 	p.turns = d.begin(x, d.frequenciesOf(n), x.Reshape(x.Expand(positions, int64(batch), int64(n)), -1))
 	p.attend = func(layer int, query, key, value *cgotorch.Tensor) *cgotorch.Tensor {
 		l := d.layers[layer]
-		as := func(t *cgotorch.Tensor, heads int) *cgotorch.Tensor {
-			return x.View(t, int64(batch), int64(n), int64(heads), int64(d.c.head))
+		sequences := func(t *cgotorch.Tensor, heads int) *cgotorch.Tensor {
+			return x.Reshape(t, int64(batch), int64(n), int64(heads), int64(d.c.head))
 		}
-		return d.mix(x, l, x.Reshape(query, int64(batch), int64(n), int64(d.c.heads), int64(d.c.head)), x.Reshape(key, int64(batch), int64(n), int64(d.c.keyHeads), int64(d.c.head)), as(value, d.c.keyHeads), masks[l.window])
+		return d.mix(x, l, sequences(query, d.c.heads), sequences(key, d.c.keyHeads), sequences(value, d.c.keyHeads), masks[l.window])
 	}
 	return p
 }

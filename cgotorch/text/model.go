@@ -220,7 +220,7 @@ func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor
 		refuse(x, where, "ids has %d tokens in a row, and the model takes at most %d", n, m.d.c.context)
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
-		p := m.d.wholePass(x, int(shape[0]), int(shape[1]), true)
+		p := m.d.wholePass(x, int(shape[0]), int(shape[1]))
 		logits := m.d.logits(x, m.d.hidden(x, p, x.Reshape(ids, -1)))
 		return x.View(logits, shape[0], shape[1], -1)
 	})

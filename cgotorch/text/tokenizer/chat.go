@@ -97,7 +97,7 @@ func unfinished(text, content string) (string, error) {
 // CountChat returns how many tokens a chat has. It fails as [Tokenizer.Chat] does.
 func (t *Tokenizer) CountChat(messages []Message, o ChatOptions) (int, error) {
 	text, err := t.Chat(messages, o)
-	return len(t.encode(text)), err // the template writes the tokens around the text
+	return len(t.EncodePart(text)), err // the template writes the tokens around the text
 }
 
 // variables returns what the template may read.

@@ -43,41 +43,7 @@ func (t *Tokenizer) Encode(text string) []int64 {
 
 // EncodePart returns the tokens of a part of a text: without the tokens that the file puts around
 // a text, not cut and not filled up.
-func (t *Tokenizer) EncodePart(text string) []int64 { return t.encode(text) }
-
-// EncodePair returns the tokens of two texts in one row, such as a question and an answer, and the
-// type of each token. The file tells which tokens stand around the texts, which types there are,
-// and how the row is cut and filled up. It fails if the row is too long, and the file cuts only the
-// text that is too short for that.
-func (t *Tokenizer) EncodePair(text, second string) (ids, kinds []int64, err error) {
-	pair := t.EncodePart(second)
-	if pair == nil {
-		pair = []int64{}
-	}
-	return t.finish(t.EncodePart(text), pair, t.around.pair)
-}
-
-// Count returns how many tokens a text has with those around it, before it is cut or filled up.
-func (t *Tokenizer) Count(text string) int {
-	return len(t.EncodePart(text)) + t.around.single.added()
-}
-
-// finish cuts texts, puts them into a template and fills the row up.
-func (t *Tokenizer) finish(first, second []int64, into template) (ids, kinds []int64, err error) {
-	if t.truncation.Length != nil {
-		if first, second, err = t.truncation.cut(first, second, *t.truncation.Length-into.added()); err != nil {
-			return nil, nil, err
-		}
-	}
-	ids, kinds = into.fill(first, second)
-	if t.padding != nil {
-		ids, kinds = t.padding.fill(ids, t.padding.ID), t.padding.fill(kinds, t.padding.Kind)
-	}
-	return ids, kinds, nil
-}
-
-// encode is EncodePart.
-func (t *Tokenizer) encode(text string) (ids []int64) {
+func (t *Tokenizer) EncodePart(text string) (ids []int64) {
 	run := t.model.encode
 	emit := func(p piece) { ids = run(ids, p.text) }
 	for i := len(t.pre) - 1; i >= 0; i-- {
@@ -108,6 +74,37 @@ func (t *Tokenizer) encode(text string) (ids []int64) {
 		}
 	}
 	return ids
+}
+
+// EncodePair returns the tokens of two texts in one row, such as a question and an answer, and the
+// type of each token. The file tells which tokens stand around the texts, which types there are,
+// and how the row is cut and filled up. It fails if the row is too long, and the file cuts only the
+// text that is too short for that.
+func (t *Tokenizer) EncodePair(text, second string) (ids, kinds []int64, err error) {
+	pair := t.EncodePart(second)
+	if pair == nil {
+		pair = []int64{}
+	}
+	return t.finish(t.EncodePart(text), pair, t.around.pair)
+}
+
+// Count returns how many tokens a text has with those around it, before it is cut or filled up.
+func (t *Tokenizer) Count(text string) int {
+	return len(t.EncodePart(text)) + t.around.single.added()
+}
+
+// finish cuts texts, puts them into a template and fills the row up.
+func (t *Tokenizer) finish(first, second []int64, into template) (ids, kinds []int64, err error) {
+	if t.truncation.Length != nil {
+		if first, second, err = t.truncation.cut(first, second, *t.truncation.Length-into.added()); err != nil {
+			return nil, nil, err
+		}
+	}
+	ids, kinds = into.fill(first, second)
+	if t.padding != nil {
+		ids, kinds = t.padding.fill(ids, t.padding.ID), t.padding.fill(kinds, t.padding.Kind)
+	}
+	return ids, kinds, nil
 }
 
 // Decode returns the text of tokens. It leaves out special tokens, and ids that no token has.
