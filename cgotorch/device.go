@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/internal/hostmemory"
 )
 
 // Device is the CPU or one CUDA device. The zero value is the CPU. Devices can be compared with
@@ -114,13 +115,14 @@ func CUDACount() (int, error) {
 	return int(n), nil
 }
 
-// Memory has counts of LibTorch's allocations on a device. All counts except Allocations are in
-// bytes.
+// Memory has counts of LibTorch's allocations on a device, and how much is left. All counts except
+// Allocations are in bytes.
 type Memory struct {
 	Allocated     int64 // in use now
 	PeakAllocated int64 // the largest Allocated since the last [Device.ResetPeakMemory]
 	Reserved      int64 // held by LibTorch's allocator, in use or free; on the CPU equal to Allocated
 	Allocations   int64 // number of allocations since counting began
+	Free          int64 // what allocations can still take, of the device or of host memory; 0 if it is unknown
 }
 
 // Memory returns the counts of the device. On the CPU, counting begins with the first call of
@@ -130,7 +132,10 @@ func (d Device) Memory() (Memory, error) {
 	if err := check("Device.Memory", ct.MemoryStats(d.c(), &m)); err != nil {
 		return Memory{}, err
 	}
-	return Memory{m.Allocated, m.PeakAllocated, m.Reserved, m.Allocations}, nil
+	if !d.IsCUDA() {
+		m.Free, _ = hostmemory.Available()
+	}
+	return Memory{m.Allocated, m.PeakAllocated, m.Reserved, m.Allocations, m.Free}, nil
 }
 
 // ResetPeakMemory sets PeakAllocated to Allocated.

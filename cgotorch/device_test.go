@@ -58,6 +58,9 @@ func TestDevice_Memory(t *testing.T) {
 		read := func() Memory {
 			t.Helper()
 			m := Must(d.Memory())
+			if m.Free < 1<<20 {
+				t.Errorf("Free is %d", m.Free)
+			}
 			return m
 		}
 		torchtest.Do(t, d, func(x *Exec) {

@@ -13,6 +13,7 @@
 #include "check/checker.h"
 #include "core/device.h"
 #include "core/memory.h"
+#include "cuda/backend.h"
 
 namespace {
 
@@ -98,13 +99,14 @@ ct_status* ct_memory_stats(ct_device device, ct_memory* out) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) {
       ct::count_cpu_allocations();
-      *out = ct_memory{allocated, peak, allocated, allocations};
+      *out = ct_memory{allocated, peak, allocated, allocations, 0};
       return;
     }
     const auto stats = allocator(where).getDeviceStats(where.index());
     constexpr size_t all = 0;  // StatType::AGGREGATE
-    *out = ct_memory{stats.allocated_bytes[all].current, stats.allocated_bytes[all].peak, stats.reserved_bytes[all].current,
-                     stats.allocation[all].allocated};
+    const int64_t in_use = stats.allocated_bytes[all].current, reserved = stats.reserved_bytes[all].current;
+    *out = ct_memory{in_use, stats.allocated_bytes[all].peak, reserved, stats.allocation[all].allocated,
+                     ct::cuda().untaken(where.index()) + reserved - in_use};
   });
 }
 

@@ -15,7 +15,7 @@ using MemoryTest = ct_test::HandlesTest;
 constexpr int64_t kMiB = 1 << 20;
 
 ct_memory stats(ct_device device) {
-  ct_memory memory{-1, -1, -1, -1};
+  ct_memory memory{-1, -1, -1, -1, -1};
   EXPECT_OK(ct_memory_stats(device, &memory));
   return memory;
 }
@@ -33,6 +33,22 @@ TEST_F(MemoryTest, Free_FromAnotherThreadIsCounted) {
     ct_tensor* t = mebibytes(x, 2).release();
     std::thread([t] { ct_tensor_free(t); }).join();
     EXPECT_EQ(stats(device).allocated, before.allocated);
+  }
+}
+
+TEST_F(MemoryTest, Stats_Free) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    const ct_memory before = stats(device);
+    if (device.type == kCpu.type) {
+      EXPECT_EQ(before.free, 0);
+      continue;
+    }
+    const ct_test::Tensor t = mebibytes(exec(s), 256);
+    const int64_t taken = before.free - stats(device).free;  // other processes take memory too
+    EXPECT_GE(taken, 200 * kMiB);
+    EXPECT_LE(taken, 2048 * kMiB);
   }
 }
 

@@ -201,7 +201,7 @@ TEST_F(StatusTest, Failure_WritesNoOutParameter) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "device type 9", ct_stream_new(nowhere, 0, &new_stream));
   EXPECT_EQ(new_stream, untouched<ct_stream>());
 
-  ct_memory memory{77, 77, 77, 77};
+  ct_memory memory{77, 77, 77, 77, 77};
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "device type 9", ct_memory_stats(nowhere, &memory));
   EXPECT_EQ(memory.allocated, 77);
 

@@ -158,6 +158,13 @@ class Backend final : public CudaBackend {
 
   CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }
 
+  int64_t untaken(c10::DeviceIndex device) override {
+    const c10::cuda::CUDAGuard guard(device);
+    size_t untaken = 0, all = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&untaken, &all));
+    return static_cast<int64_t>(untaken);
+  }
+
   void beside_captures(const std::function<void()>& fn) override {
     const BesideCaptures beside;
     fn();

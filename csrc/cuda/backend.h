@@ -157,6 +157,9 @@ class CudaBackend {
 
   virtual CudaChip chip(c10::DeviceIndex device) = 0;
 
+  // Returns how many bytes of the device no process has taken.
+  virtual int64_t untaken(c10::DeviceIndex device) = 0;
+
   // Calls fn. What it calls does not end the capture of another thread, and does not fail because
   // of that capture.
   virtual void beside_captures(const std::function<void()>& fn) = 0;

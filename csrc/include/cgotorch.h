@@ -117,6 +117,7 @@ typedef struct ct_memory {
   int64_t peak_allocated; /* the largest value of `allocated` since the last reset */
   int64_t reserved;       /* bytes of the device that LibTorch's allocator holds; on the CPU equal to `allocated` */
   int64_t allocations;    /* the number of allocations since counting began */
+  int64_t free;           /* bytes of a CUDA device that allocations can still take; 0 for the CPU */
 } ct_memory;
 
 /* Writes the counts of LibTorch's allocations on a device. On the CPU, allocations are not

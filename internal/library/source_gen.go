@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "e6bf0e4c7c3de0c1fe682dbdcf1dc2ff176f4ab5948bf2d29670cb5f6fc3fc0f"
+const Source = "5f573163937fb774a110f85de12855d328c92de40251aa6e43fa72a46141ee56"

@@ -294,6 +294,7 @@ var (
 	_ [unsafe.Offsetof(Memory{}.PeakAllocated)]byte = [unsafe.Offsetof(C.ct_memory{}.peak_allocated)]byte{}
 	_ [unsafe.Offsetof(Memory{}.Reserved)]byte      = [unsafe.Offsetof(C.ct_memory{}.reserved)]byte{}
 	_ [unsafe.Offsetof(Memory{}.Allocations)]byte   = [unsafe.Offsetof(C.ct_memory{}.allocations)]byte{}
+	_ [unsafe.Offsetof(Memory{}.Free)]byte          = [unsafe.Offsetof(C.ct_memory{}.free)]byte{}
 )
 
 func MemoryStats(device Device, out *Memory) *Status {

@@ -38,6 +38,7 @@ type Memory struct {
 	PeakAllocated int64
 	Reserved      int64
 	Allocations   int64
+	Free          int64
 }
 
 // Streams and events

@@ -23,7 +23,7 @@ typedef struct ct_reducer ct_reducer;
 enum { CT_INVALID_ARGUMENT = 1, CT_UNSUPPORTED = 2, CT_OUT_OF_MEMORY = 3, CT_DEVICE_LOST = 4, CT_NO_DEVICE = 5, CT_NOT_FOUND = 6, CT_MISUSE = 7, CT_INTERNAL = 8, CT_NOT_CAPTURABLE = 9, CT_GROUP_FAILED = 10 };
 enum { CT_CPU = 0, CT_CUDA = 1 };
 typedef struct ct_device { int32_t type; int32_t index; } ct_device;
-typedef struct ct_memory { int64_t allocated; int64_t peak_allocated; int64_t reserved; int64_t allocations; } ct_memory;
+typedef struct ct_memory { int64_t allocated; int64_t peak_allocated; int64_t reserved; int64_t allocations; int64_t free; } ct_memory;
 typedef struct ct_exec { const ct_stream* stream; uint64_t thread; int32_t grad; int32_t autocast; uint64_t site; ct_watch* watch; } ct_exec;
 typedef struct ct_host_copy { const ct_tensor* tensor; const void* data; int64_t bytes; } ct_host_copy;
 typedef struct ct_storage ct_storage;
