@@ -71,7 +71,7 @@ func readAdapterConfig(folder string) (a adapterConfig, err error) {
 		refuse = "use_qalora, use_bdlora, kasa_config, monteclora_config or arrow_config is set, and only plain LoRA is merged"
 	case a.changesBase():
 		refuse = fmt.Sprintf("init_lora_weights is %q, and such an adapter belongs to other weights than the model's own", a.Init)
-	case a.Rank < 1 || math.IsNaN(a.Alpha):
+	case a.Rank < 1:
 		refuse = fmt.Sprintf("r is %d, want at least 1", a.Rank)
 	}
 	if refuse != "" {

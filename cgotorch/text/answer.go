@@ -58,34 +58,15 @@ func (a *answer) start(ctx context.Context) error {
 	c := a.c
 	tokens := slices.Concat(a.prompt, a.made)
 	keep := c.shared(tokens)
+	c.cut(keep)
+	rest := &promptRest{from: keep, tokens: tokens[keep:]}
+	defer rest.close()
 	for keep < len(tokens) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		to := min(len(tokens), keep+promptTokens)
-		err := c.do(func(x *cgotorch.Exec, l *lane) error {
-			c.cut(keep)
-			c.clear(x, l, keep)
-			l.loaded, c.long = nil, c.m.d.c.long(len(tokens))
-			if err := c.grow(x, l, keep, to); err != nil {
-				return err
-			}
-			l.load(x, c.tables)
-			l.turn(x, len(tokens))
-			logits := l.prompt(x, tokens[keep:to], keep, c.live(to), to == len(tokens))
-			if logits == nil {
-				return nil
-			}
-			if a.load(x, l); a.f.mask {
-				if err := a.mask(x, l); err != nil {
-					return err
-				}
-			}
-			l.sample(x, a.f, logits)
-			l.loaded, a.late = c, x.ReadAsync(l.sampler.result)
-			return nil
-		})
-		if err != nil {
+		if err := a.part(rest, keep, to, to == len(tokens)); err != nil {
 			return err
 		}
 		c.tokens = append(c.tokens, tokens[keep:to]...)
@@ -94,30 +75,73 @@ func (a *answer) start(ctx context.Context) error {
 	return nil
 }
 
-// load writes what the answer's sampling needs into the lane.
-func (a *answer) load(x *cgotorch.Exec, l *lane) {
+// promptRest is the part of a prompt that the cache lacks.
+type promptRest struct {
+	from   int // the position of its first token
+	tokens []int64
+	device *cgotorch.Tensor // Int64 [len(tokens)], from the first part on
+}
+
+func (r *promptRest) close() { r.device.Close() }
+
+// part runs the tokens from position `from` up to `to` through the layers. Behind the last part, it
+// samples a token.
+func (a *answer) part(rest *promptRest, from, to int, last bool) error {
+	c, l := a.c, a.c.m.lane
+	var allowed []bool
+	if last && a.f.mask {
+		var err error
+		if allowed, err = a.allowed(); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loaded = nil
+	return c.enter(from, to, func(x *cgotorch.Exec) error {
+		if rest.device == nil {
+			c.clear(x, from)
+			rest.device = x.Keep(cgotorch.FromSlice(x, rest.tokens))
+		}
+		l.turn(x, rest.from+len(rest.tokens))
+		c.long = l.long
+		if last { // before the pass, because these copies wait for earlier work
+			a.load(x, l, allowed)
+		}
+		logits := l.prompt(x, x.Narrow(rest.device, 0, from-rest.from, to-from), from, c.live(to), last)
+		if last {
+			l.sample(x, a.f, logits)
+			l.loaded, a.late = c, x.ReadAsync(l.sampler.result)
+		}
+		return nil
+	})
+}
+
+// load writes what the answer's sampling needs into the lane. allowed is nil if there is no mask yet.
+func (a *answer) load(x *cgotorch.Exec, l *lane, allowed []bool) {
+	if allowed != nil {
+		write(x, l.sampler.allowed, allowed)
+	}
 	l.sampler.load(x, &a.o, a.f, a.prompt, a.made)
 	write(x, l.position, []int64{int64(len(a.prompt) + len(a.made) - 1)})
 }
 
 // enter loads the lane for a step that begins with a token at position `at`.
 func (a *answer) enter(x *cgotorch.Exec, l *lane, at int, token []int64) {
-	l.load(x, a.c.tables)
 	l.turn(x, at+1)
-	a.load(x, l)
+	a.load(x, l, nil)
 	write(x, l.token, token)
 	l.loaded = a.c
 }
 
-// mask lets the program fill the mask.
-func (a *answer) mask(x *cgotorch.Exec, l *lane) error {
+// allowed lets the program fill the mask.
+func (a *answer) allowed() ([]bool, error) {
 	allowed := make([]bool, a.c.m.d.c.vocab)
 	a.o.Mask(slices.Clone(a.made), allowed)
 	if !slices.Contains(allowed, true) {
-		return refused("Mask allows no token after %d tokens of the answer", len(a.made))
+		return nil, refused("Mask allows no token after %d tokens of the answer", len(a.made))
 	}
-	write(x, l.sampler.allowed, allowed)
-	return nil
+	return allowed, nil
 }
 
 // next returns the next token. On CUDA it first gives the device the step behind, so that the
@@ -161,8 +185,9 @@ func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
 		return token, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
 			len(a.prompt)+len(a.made), a.c.m.d.dtype)
 	}
-	for i := range a.f.ranked {
-		token.Ranked = append(token.Ranked, Token{ID: int64(row[2+i]), LogProb: row[2+a.f.ranked+i]})
+	told := min(mostRanked, a.c.m.d.c.vocab)
+	for i := range min(a.o.Ranked, told) {
+		token.Ranked = append(token.Ranked, Token{ID: int64(row[2+i]), LogProb: row[2+told+i]})
 	}
 	a.made = append(a.made, token.ID)
 	if a.ahead {
@@ -175,14 +200,13 @@ func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
 // step gives the layers the token at position `at`. The lane has that token, unless the host knows
 // it. If another conversation has taken the lane and the token is not known, step does nothing.
 func (a *answer) step(at int, known []int64) error {
-	c := a.c
-	return c.do(func(x *cgotorch.Exec, l *lane) error {
-		if l.loaded != c && known == nil {
-			return nil
-		}
-		if err := c.grow(x, l, at, at+1); err != nil {
-			return err
-		}
+	c, l := a.c, a.c.m.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.loaded != c && known == nil {
+		return nil
+	}
+	return c.enter(at, at+1, func(x *cgotorch.Exec) error {
 		if l.loaded != c {
 			a.enter(x, l, at, known)
 		}
@@ -209,14 +233,19 @@ func (a *answer) resume(ctx context.Context) error {
 	if !a.f.mask {
 		return nil
 	}
-	return c.do(func(x *cgotorch.Exec, l *lane) error {
+	allowed, err := a.allowed() // while the device computes the logits
+	if err != nil {
+		return err
+	}
+	l := c.m.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.enter(at, at+1, func(x *cgotorch.Exec) error {
 		if l.loaded != c { // another conversation has taken the lane: the step is made again
 			a.enter(x, l, at, []int64{id})
 			l.layers(x, a.f, c.live(at+1))
 		}
-		if err := a.mask(x, l); err != nil {
-			return err
-		}
+		write(x, l.sampler.allowed, allowed)
 		l.sampleMasked(x, a.f)
 		a.late = x.ReadAsync(l.sampler.result)
 		return nil

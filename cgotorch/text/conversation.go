@@ -151,64 +151,43 @@ func (c *Conversation) shared(prompt []int64) int {
 	return n
 }
 
-// do runs fn with the model's lane, in a Do of its stream.
-func (c *Conversation) do(fn func(x *cgotorch.Exec, l *lane) error) error {
-	return c.m.stream.Do(func(x *cgotorch.Exec) error {
-		l := c.m.lane
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return fn(plain(x), l)
-	})
-}
-
-// grow makes room for the tokens `from` up to `to`, and clears the pages that are new.
-func (c *Conversation) grow(x *cgotorch.Exec, l *lane, from, to int) error {
+// enter runs fn in a Do of the model's stream, for tokens `from` up to `to`. Before that it makes room
+// for them, and gives the device the page tables that it lacks. The caller holds the lane.
+func (c *Conversation) enter(from, to int, fn func(x *cgotorch.Exec) error) error {
+	l, fresh := c.m.lane, make([]int, len(c.tables))
 	for i := range c.tables {
 		t := &c.tables[i]
-		fresh, moved, err := t.grow(c.m.pages, from, to)
-		if err != nil {
+		var moved bool
+		var err error
+		if fresh[i], moved, err = t.grow(c.m.pages, from, to); err != nil {
+			l.loaded = nil // a table may have grown before another one has failed
 			return err
 		}
-		if len(fresh) > 0 { // attention gives old values the weight 0, but 0 times an old NaN would be NaN
-			x.Tidy(func() *cgotorch.Tensor {
-				pages := cgotorch.FromSlice(x, fresh, int64(len(fresh)))
-				call(x, "aten::index_fill_.int_Scalar", l.pages.keys, 0, pages, 0).Close()
-				call(x, "aten::index_fill_.int_Scalar", l.pages.values, 0, pages, 0).Close()
-				return nil
-			})
-		}
-		switch n := len(fresh) / len(t.layers); {
-		case l.loaded != c:
-		case moved:
-			l.upload(x, i, t)
-		case n > 0:
-			write(x, x.Narrow(l.tables[i], 1, len(t.pages[0])-n, n), fresh)
-		}
-	}
-	return nil
-}
-
-// clear zeroes what lies behind the first n tokens in their last pages. Attention gives it the
-// weight 0, but 0 times a NaN that an earlier answer has left would be NaN.
-func (c *Conversation) clear(x *cgotorch.Exec, l *lane, n int) {
-	var rows []int64
-	for _, t := range c.tables {
-		for _, pages := range t.pages {
-			for at := n; at%pageTokens != 0; at++ {
-				rows = append(rows, pages[n/pageTokens-t.first]*pageTokens+int64(at%pageTokens))
+		if l.loaded != c || moved || fresh[i] > 0 {
+			if err := l.spans[i].upload(c.m.stream, t, c.m.pages.all+1); err != nil {
+				l.loaded = nil
+				return err
 			}
 		}
 	}
-	if len(rows) == 0 {
-		return
-	}
-	x.Tidy(func() *cgotorch.Tensor {
-		places := cgotorch.FromSlice(x, rows, int64(len(rows)))
-		for _, pool := range []*cgotorch.Tensor{l.pages.keys, l.pages.values} {
-			call(x, "aten::index_fill_.int_Scalar", x.Flatten(pool, 0, 1), 0, places, 0)
+	return c.m.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		for i, s := range l.spans {
+			n := len(c.tables[i].pages[0])
+			l.clear(x, s, n-fresh[i], n, 0)
 		}
-		return nil
+		return fn(x)
 	})
+}
+
+// clear zeroes what lies behind the first n tokens in their last pages.
+func (c *Conversation) clear(x *cgotorch.Exec, n int) {
+	for i, s := range c.m.lane.spans {
+		if row := n % pageTokens; row > 0 {
+			block := n/pageTokens - c.tables[i].first
+			c.m.lane.clear(x, s, block, block+1, row)
+		}
+	}
 }
 
 // live returns how many blocks of each table a pass reads whose last token is number to-1.

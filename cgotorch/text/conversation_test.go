@@ -42,7 +42,7 @@ func openRandom(t *testing.T, config string, o text.Options) *text.Model {
 	if o.RandomWeights == 0 {
 		o.RandomWeights = 7
 	}
-	m := must.Get(text.Open(cgotorch.CPU, folder, o))(t)
+	m := must.Get(text.Open(torchtest.Device(), folder, o))(t)
 	t.Cleanup(func() { must.Do(t, m.Close()) })
 	return m
 }
@@ -272,10 +272,10 @@ func TestConversation_Refusals(t *testing.T) {
 // Weights that are not numbers are told, and not answered.
 func TestConversation_NaN(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 64, Stream: cgotorch.DefaultStream(cgotorch.CPU)})
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, Stream: cgotorch.DefaultStream(torchtest.Device())})
 	c := m.NewConversation()
 	defer c.Close()
-	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 		x.NoGrad().FillInPlace(m.Weights[3].Tensor, math.NaN())
 		return nil
 	}))
@@ -350,8 +350,8 @@ func TestConversation_NoWaits(t *testing.T) {
 // What a token without numbers leaves in the cache does not reach later answers.
 func TestConversation_NaN_Behind(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 64, Stream: cgotorch.DefaultStream(cgotorch.CPU)})
-	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, Stream: cgotorch.DefaultStream(torchtest.Device())})
+	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 		x = x.NoGrad()
 		x.FillInPlace(x.Narrow(m.Weights[0].Tensor, 0, 5, 1), math.NaN())
 		return nil
@@ -373,7 +373,7 @@ func TestModel_Forward_NoWaits(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, name := range []string{"llama", "windows", "long"} {
 		m := openRandom(t, configs[name], text.Options{Context: 64})
-		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		err := cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 			ids := cgotorch.FromSlice(x, make([]int64, 100), 1, 100)
 			m.Forward(x.NoWaits(), ids)
 			return nil

@@ -14,6 +14,7 @@ type decoder struct {
 	c      *decoderConfig
 	dtype  cgotorch.DType // of weights, products and cached keys
 	wide   cgotorch.DType // of the residual stream, norms and rotations: float32, or float64
+	flash  bool           // a cached pass takes flash attention
 	embed  *cgotorch.Tensor
 	layers []*decoderLayer
 	norm   *cgotorch.Tensor
@@ -28,7 +29,6 @@ type decoder struct {
 // decoderLayer has the tensors of a layer. A norm is nil if the family does not have it.
 type decoderLayer struct {
 	layerConfig
-	c *decoderConfig
 
 	beforeMix, afterMix, beforeFeed, afterFeed *cgotorch.Tensor
 	queryNorm, keyNorm                         *cgotorch.Tensor
@@ -43,10 +43,13 @@ type pass struct {
 	rows     int  // tokens, all sequences together
 	training bool // gradients may be recorded
 	turns    []turn
-	attend   func(layer int, query, key, value *cgotorch.Tensor) *cgotorch.Tensor
+	// attend maps the queries, keys and values of a layer, [rows, heads+2*keyHeads, head], to what
+	// the queries see, [rows, heads*head].
+	attend func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// turn has the cosines and sines of each row, [rows, 1, width/2] in the wide dtype.
+// turn has the cosines and sines of each row, [rows, 1, width] in the wide dtype. Element i and
+// element i+width/2 are a pair, and turn by one angle. The sines of the first half are negative.
 type turn struct{ cos, sin *cgotorch.Tensor }
 
 // frequenciesOf returns the frequencies of each rotation in a sequence of so many tokens: see
@@ -60,8 +63,9 @@ func (d *decoder) frequenciesOf(tokens int) []*cgotorch.Tensor {
 
 // begin returns the turns of rows at these positions, Int64 [rows], for each kind of rotation.
 func (d *decoder) begin(x *cgotorch.Exec, frequencies []*cgotorch.Tensor, positions *cgotorch.Tensor) (turns []turn) {
+	at := x.View(x.To(positions, cgotorch.Float32), -1, 1, 1)
 	for i, r := range d.c.ropes {
-		angles := x.Unsqueeze(x.Mul(x.Unsqueeze(x.To(positions, cgotorch.Float32), 1), frequencies[i]), 1)
+		angles := x.Mul(at, frequencies[i])
 		turns = append(turns, turn{d.scaled(x, x.Cos(angles), r.scale), d.scaled(x, x.Sin(angles), r.scale)})
 	}
 	return turns
@@ -124,21 +128,17 @@ func (d *decoder) normed(x *cgotorch.Exec, h, weight *cgotorch.Tensor) *cgotorch
 	return call(x, "aten::rms_norm", h, weight.Shape(), weight, d.c.eps)
 }
 
-// plus adds what a layer computes to the residual stream. On the CPU LibTorch adds two dtypes ten
-// times more slowly than it converts one of them.
+// plus adds what a layer computes to the residual stream. LibTorch adds two dtypes more slowly than
+// it converts one of them.
 func (d *decoder) plus(x *cgotorch.Exec, h, out *cgotorch.Tensor) *cgotorch.Tensor {
-	if !x.Device().IsCUDA() {
-		out = d.as(x, out, d.wide)
-	}
-	return x.Add(h, out)
+	return x.Add(h, d.as(x, out, d.wide))
 }
 
 // layer adds attention and the feed-forward layer to h [rows, width].
 func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cgotorch.Tensor) *cgotorch.Tensor {
 	mixed := x.Tidy(func() *cgotorch.Tensor {
 		in := d.as(x, d.normed(x, h, l.beforeMix), d.dtype)
-		query, key, value := d.project(x, p, l, in)
-		out := l.out.forward(x, p.attend(i, query, key, value), p.training)
+		out := l.out.forward(x, p.attend(i, d.project(x, p, l, in)), p.training)
 		return d.plus(x, h, d.normed(x, out, l.afterMix))
 	})
 	defer mixed.Close()
@@ -155,40 +155,47 @@ func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cg
 	})
 }
 
-// project returns the turned queries [rows, heads, head], and the keys and values [rows, keyHeads,
-// head].
-func (d *decoder) project(x *cgotorch.Exec, p *pass, l *decoderLayer, in *cgotorch.Tensor) (query, key, value *cgotorch.Tensor) {
-	c := d.c
-	all := x.SplitWithSizes(l.qkv.forward(x, in, p.training), []int64{int64(c.heads * c.head), int64(c.keyHeads * c.head), int64(c.keyHeads * c.head)}, 1)
-	if c.headNorm == allHeads {
-		all[0], all[1] = d.normed(x, all[0], l.queryNorm), d.normed(x, all[1], l.keyNorm)
+// project returns the queries, keys and values, [rows, heads+2*keyHeads, head]. The queries and keys
+// are turned.
+func (d *decoder) project(x *cgotorch.Exec, p *pass, l *decoderLayer, in *cgotorch.Tensor) *cgotorch.Tensor {
+	c, rows := d.c, int64(p.rows)
+	all := l.qkv.forward(x, in, p.training)
+	qkv := x.View(all, rows, -1, int64(c.head))
+	both := x.Narrow(qkv, 1, 0, c.heads+c.keyHeads)
+	raw := both
+	if c.headNorm != noNorm {
+		query, key := x.Narrow(all, 1, 0, c.heads*c.head), x.Narrow(all, 1, c.heads*c.head, c.keyHeads*c.head)
+		if c.headNorm == eachHead {
+			query, key = x.View(query, rows, -1, int64(c.head)), x.View(key, rows, -1, int64(c.head))
+		}
+		heads := func(t, norm *cgotorch.Tensor) *cgotorch.Tensor {
+			return x.View(d.normed(x, t, norm), rows, -1, int64(c.head))
+		}
+		raw = x.Cat([]*cgotorch.Tensor{heads(query, l.queryNorm), heads(key, l.keyNorm)}, 1)
 	}
-	heads := func(t *cgotorch.Tensor, n int) *cgotorch.Tensor {
-		return x.Reshape(t, int64(p.rows), int64(n), int64(c.head))
+	if !p.training {
+		d.rotate(x, raw, p.turns[l.rope], both)
+		return qkv
 	}
-	query, key, value = heads(all[0], c.heads), heads(all[1], c.keyHeads), heads(all[2], c.keyHeads)
-	if c.headNorm == eachHead {
-		query, key = d.normed(x, query, l.queryNorm), d.normed(x, key, l.keyNorm)
-	}
-	width := c.ropes[l.rope].width
-	both := d.turned(x, x.Cat([]*cgotorch.Tensor{query, key}, 1), p.turns[l.rope], width)
-	split := x.SplitWithSizes(both, []int64{int64(c.heads), int64(c.keyHeads)}, 1)
-	return split[0], split[1], value
+	return x.Cat([]*cgotorch.Tensor{d.rotate(x, raw, p.turns[l.rope], nil), x.Narrow(qkv, 1, c.heads+c.keyHeads, c.keyHeads)}, 1)
 }
 
-// turned rotates the first elements of each head of t [rows, n, head]: element i and element
-// i + width/2 are a pair.
-func (d *decoder) turned(x *cgotorch.Exec, t *cgotorch.Tensor, by turn, width int) *cgotorch.Tensor {
+// rotate turns the first elements of each head of t [rows, n, head]. The result goes into `out`,
+// which may be t, or into a new tensor if out is nil.
+func (d *decoder) rotate(x *cgotorch.Exec, t *cgotorch.Tensor, by turn, out *cgotorch.Tensor) *cgotorch.Tensor {
 	t = d.as(x, t, d.wide)
-	first, second := x.Narrow(t, 2, 0, width/2), x.Narrow(t, 2, width/2, width/2)
-	parts := []*cgotorch.Tensor{
-		x.Sub(x.Mul(first, by.cos), x.Mul(second, by.sin)),
-		x.Add(x.Mul(second, by.cos), x.Mul(first, by.sin)),
+	width := int(by.cos.Shape()[2])
+	first, rest := x.Narrow(t, 2, 0, width), x.Narrow(t, 2, width, d.c.head-width)
+	swapped := x.Roll(first, []int64{int64(width / 2)}, []int64{2})
+	first = x.AddCMul(x.Mul(first, by.cos), swapped, by.sin, 1)
+	if out == nil {
+		return x.Cat([]*cgotorch.Tensor{d.as(x, first, d.dtype), d.as(x, rest, d.dtype)}, 2)
 	}
+	x.CopyInPlace(x.Narrow(out, 2, 0, width), first)
 	if width < d.c.head {
-		parts = append(parts, x.Narrow(t, 2, width, d.c.head-width))
+		x.CopyInPlace(x.Narrow(out, 2, width, d.c.head-width), rest)
 	}
-	return d.as(x, x.Cat(parts, 2), d.dtype)
+	return out
 }
 
 // activate maps gate and up, [rows, 2*inner], to [rows, inner].

@@ -185,7 +185,7 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 		if errors.As(err, &field) {
 			return nil, refused("%s is a %s, want %v", field.Field, field.Value, field.Type)
 		}
-		return nil, fmt.Errorf("it is no JSON object: %w", err)
+		return nil, refused("it is no JSON object: %v", err)
 	}
 	if q := h.Quantization; q != nil {
 		return nil, refused("quantization_config is %q %s, and quantised weights are not read: get the folder in bfloat16", q.Method, q.Format)

@@ -146,7 +146,7 @@ func (m *maker) experts(prefix string) *experts {
 // layer makes the tensors of one layer.
 func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
 	c, n := m.c, m.c.names
-	d := &decoderLayer{c: c, layerConfig: l}
+	d := &decoderLayer{layerConfig: l}
 	d.beforeMix = m.norm(prefix, n.beforeMix, c.width)
 	d.qkv = m.linear(m.dtype, prefix, n.qkv, c.width, c.queryBias, c.heads*c.head, c.keyHeads*c.head, c.keyHeads*c.head)
 	switch c.headNorm {
@@ -183,7 +183,7 @@ func (m *maker) decoder() *decoder {
 	if !m.c.tied {
 		d.head = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
 	}
-	d.Weights, d.whole = m.named, m.whole
+	d.Weights, d.whole, d.flash = m.named, m.whole, d.hasFlash(m.x)
 	for i, tokens := range []int{1, m.c.context} {
 		for _, r := range m.c.ropes {
 			d.frequencies[i] = append(d.frequencies[i], m.x.Keep(r.frequencies(m.x, tokens)))
@@ -206,12 +206,18 @@ func (m *maker) keep() {
 // distribution for matrices, 1 for norms and 0 for biases and sinks. It leaves the random numbers
 // of the process as they are.
 func (d *decoder) randomize(x *cgotorch.Exec, seed uint64) (err error) {
-	device := x.Device()
-	state, err := cgotorch.GeneratorState(device)
-	if err != nil {
-		return err
+	devices := []cgotorch.Device{cgotorch.CPU}
+	count, _ := cgotorch.CUDACount()
+	for i := range count {
+		devices = append(devices, cgotorch.CUDA(i))
 	}
-	defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(device, state)) }()
+	for _, device := range devices { // Seed is for all of them
+		state, failed := cgotorch.GeneratorState(device)
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(device, state)) }()
+	}
 	if err := cgotorch.Seed(seed); err != nil {
 		return err
 	}

@@ -12,17 +12,20 @@ func (c *Conversation) StepUnderNoWaits(o GenerateOptions) error {
 	if err != nil {
 		return err
 	}
-	return c.do(func(x *cgotorch.Exec, l *lane) error {
-		if err := c.grow(x, l, len(c.tokens), len(c.tokens)+1); err != nil {
-			return err
+	c.m.lane.loaded = nil
+	return c.enter(len(c.tokens), len(c.tokens)+1, func(x *cgotorch.Exec) error {
+		l := c.m.lane
+		for run := range 3 { // the first one allocates memory, and the second one captures the step on CUDA
+			a.load(x, l, nil)
+			if run == 2 {
+				x = x.NoWaits()
+			}
+			l.layers(x, a.f, c.live(len(c.tokens)+1))
+			if a.f.mask {
+				l.sampleMasked(x, a.f)
+			}
+			cgotorch.Check(x.ReadAsync(l.sampler.result).Close())
 		}
-		l.load(x, c.tables)
-		a.load(x, l)
-		x = x.NoWaits()
-		l.layers(x, a.f, c.live(len(c.tokens)+1))
-		if a.f.mask {
-			l.sampleMasked(x, a.f)
-		}
-		return x.ReadAsync(l.sampler.result).Close()
+		return nil
 	})
 }

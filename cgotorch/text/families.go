@@ -205,6 +205,9 @@ func (f family) windows(h hubConfig, layers []layerConfig) error {
 		case allButPattern:
 			has = (i+1)%pattern != 0
 		}
+		if has && window == 0 && (f.window == everySecond || f.window == allButPattern) {
+			return refused("sliding_window is 0 or null, and layer %d has one: name the layers without in layer_types", i)
+		}
 		if has {
 			layers[i].window = window
 		}

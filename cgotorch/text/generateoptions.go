@@ -19,7 +19,7 @@ type GenerateOptions struct {
 	Greedy    bool // take the likeliest token, whatever the folder tells
 
 	Temperature float64 // divides the logits before a token is drawn; 0 means the folder's, or 1
-	TopK        int     // draw among so many of the likeliest tokens, up to 1024; 0 means the folder's, -1 all
+	TopK        int     // draw among so many of the likeliest tokens, up to 1024; 0 means the folder's, or 50 as in transformers; -1 is all
 	TopP        float64 // draw among the likeliest tokens whose probabilities sum to this; 0 means the folder's, or 1
 	MinP        float64 // drop tokens less likely than this share of the likeliest one; 0 means the folder's, or none
 
@@ -31,8 +31,7 @@ type GenerateOptions struct {
 
 	Bias map[int64]float64 // is added to the logits of these tokens; -1e4 to 1e4
 	// Mask is called before each token, with the answer so far. It sets allowed[id] for each token
-	// that may come next; all are false at first. It runs while the device computes the logits,
-	// and must not generate itself.
+	// that may come next; all are false at first. It runs while the device computes the logits.
 	Mask func(answer []int64, allowed []bool)
 
 	Seed      uint64   // of the draws; a draw depends on the seed and the token's position alone
@@ -143,7 +142,10 @@ func (o GenerateOptions) filled(m *Model) (GenerateOptions, error) {
 	if o.TopK == 0 {
 		o.TopK = g.TopK
 	}
-	if o.TopK == -1 {
+	switch o.TopK {
+	case 0:
+		o.TopK = 50 // of transformers
+	case -1:
 		o.TopK = 0
 	}
 	number := func(name string, value, from, to float64) error {
@@ -183,7 +185,7 @@ func (o GenerateOptions) filled(m *Model) (GenerateOptions, error) {
 // features returns what the options need of a step.
 func (o *GenerateOptions) features(vocab int) features {
 	f := features{
-		draw: !o.Greedy, bias: len(o.Bias) > 0, mask: o.Mask != nil, ranked: min(o.Ranked, vocab),
+		draw: !o.Greedy, bias: len(o.Bias) > 0, mask: o.Mask != nil, ranked: o.Ranked > 0,
 		penalties: o.RepetitionPenalty != 1 || o.PresencePenalty != 0 || o.FrequencyPenalty != 0,
 	}
 	if f.draw {

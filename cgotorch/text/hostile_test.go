@@ -22,7 +22,7 @@ import (
 func savedModel(t *testing.T, config string) string {
 	t.Helper()
 	m, folder := openRandom(t, config, text.Options{Context: 32}), t.TempDir()
-	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { return m.Save(x, folder) }))
+	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error { return m.Save(x, folder) }))
 	return folder
 }
 
@@ -85,7 +85,7 @@ func TestOpen_Damaged(t *testing.T) {
 			must.Do(t, os.CopyFS(folder, os.DirFS(whole)))
 			what := damage(t, r, folder)
 			began := time.Now()
-			m, err := text.Open(cgotorch.CPU, folder, text.Options{Context: 16})
+			m, err := text.Open(torchtest.Device(), folder, text.Options{Context: 16})
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("%s: %s: Open took %v", name, what, took)
 			}
@@ -123,7 +123,7 @@ func TestOpen_GenerationConfig(t *testing.T) {
 		`{"num_beams": 1, "typical_p": 1, "suppress_tokens": [], "bad_words_ids": null, "top_p": 0.9}`: "",
 	} {
 		must.Do(t, os.WriteFile(filepath.Join(folder, "generation_config.json"), []byte(config), 0o644))
-		m, err := text.Open(cgotorch.CPU, folder, text.Options{Context: 16})
+		m, err := text.Open(torchtest.Device(), folder, text.Options{Context: 16})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "generation_config.json")) {
 			t.Errorf("%s: got %v, want %q", config, err, want)
 		}
@@ -147,7 +147,7 @@ func TestOpen_DoubtfulConfig(t *testing.T) {
 		config := `{"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
 			"head_dim": 8, "max_position_embeddings": 256, "model_type": "llama", ` + field + `}`
 		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
-		m, err := text.Open(cgotorch.CPU, folder, text.Options{Context: 16, RandomWeights: 1})
+		m, err := text.Open(torchtest.Device(), folder, text.Options{Context: 16, RandomWeights: 1})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", field, err, want)
 		}
@@ -158,9 +158,9 @@ func TestOpen_DoubtfulConfig(t *testing.T) {
 // A pass over no tokens is refused, and a pass over one is computed.
 func TestModel_Forward_Sizes(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 32, Stream: cgotorch.DefaultStream(cgotorch.CPU)})
+	m := openRandom(t, configs["llama"], text.Options{Context: 32, Stream: cgotorch.DefaultStream(torchtest.Device())})
 	for _, shape := range [][]int64{{0, 3}, {1, 0}, {0, 0}, {1, 1}, {3, 1}} {
-		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		err := cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 			got := m.Forward(x.NoGrad(), x.Zeros(cgotorch.Int64, shape...)).Shape()
 			if want := []int64{shape[0], shape[1], 61}; !slices.Equal(got, want) {
 				t.Errorf("ids of the shape %v give logits of the shape %v, want %v", shape, got, want)

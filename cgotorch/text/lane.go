@@ -35,15 +35,14 @@ const promptTokens = 512
 type lane struct {
 	d     *decoder
 	pages *pages
-	spans []span
+	spans []*laneSpan
 
-	mu     sync.Mutex // held in a Do that uses the lane
+	mu     sync.Mutex // held outside a Do, by the conversation that uses the lane
 	loaded *Conversation
 
 	token       *cgotorch.Tensor   // Int64 [1]: the input of the next step
 	position    *cgotorch.Tensor   // Int64 [1]: its position
-	tables      []*cgotorch.Tensor // Int64 [layers, width], one for each span
-	firsts      []*cgotorch.Tensor // Int64 [1]: the position of a table's first token
+	one         *cgotorch.Tensor   // Int32 [2]: 0 and 1
 	frequencies []*cgotorch.Tensor // of each rotation
 	long        bool               // the frequencies are those of a long sequence
 	sampler     *sampler
@@ -52,19 +51,48 @@ type lane struct {
 	samples     map[features]*cgotorch.Captured
 }
 
+// laneSpan is the device's copy of a page table, and the page-locked memory from which it comes.
+type laneSpan struct {
+	span
+	all    *cgotorch.Tensor // Int64 [2*layers*width + 1], of which the next two are views
+	table  *cgotorch.Tensor // [layers, 2, width]: the pages of keys, and those of values
+	before *cgotorch.Tensor // [1]: the position before that of the table's first token
+	ends   *cgotorch.Tensor // Int32 [2]: 0, and how many tokens of the table the last row sees
+
+	host *cgotorch.HostSlab // has what `all` gets
+	copy *cgotorch.Event    // of the last copy from host
+}
+
 func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context int) *lane {
-	l := &lane{d: d, pages: p, spans: spans, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
-	l.token, l.position = x.Keep(x.Zeros(cgotorch.Int64, 1)), x.Keep(x.Zeros(cgotorch.Int64, 1))
-	l.logits = x.Keep(x.Zeros(d.wide, 1, int64(d.c.vocab)))
+	l := &lane{d: d, pages: p, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
+	l.token, l.position = x.Zeros(cgotorch.Int64, 1), x.Zeros(cgotorch.Int64, 1)
+	l.one = x.Arange(cgotorch.Int32, 0, 2, 1)
+	l.logits = x.Zeros(d.wide, 1, int64(d.c.vocab))
 	for _, s := range spans {
-		l.tables = append(l.tables, x.Keep(x.Zeros(cgotorch.Int64, int64(len(s.layers)), int64(s.width))))
-		l.firsts = append(l.firsts, x.Keep(x.Zeros(cgotorch.Int64, 1)))
+		layers, width := int64(len(s.layers)), int64(s.width)
+		n := 2 * layers * width
+		all := x.Zeros(cgotorch.Int64, n+1)
+		l.spans = append(l.spans, &laneSpan{
+			span: s, all: all, table: x.View(x.Narrow(all, 0, 0, int(n)), layers, 2, width), before: x.Narrow(all, 0, int(n), 1),
+			ends: x.Zeros(cgotorch.Int32, 2),
+		})
 	}
 	for _, f := range d.frequencies[0] {
-		l.frequencies = append(l.frequencies, x.Keep(x.Clone(f)))
+		l.frequencies = append(l.frequencies, x.Clone(f))
 	}
 	l.sampler = newSampler(x, d.c.vocab, context)
+	for _, t := range l.tensors() { // none is kept if one of them fails
+		x.Keep(t)
+	}
 	return l
+}
+
+func (l *lane) tensors() []*cgotorch.Tensor {
+	all := append(append(l.sampler.tensors(), l.token, l.position, l.one, l.logits), l.frequencies...)
+	for _, s := range l.spans {
+		all = append(all, s.table, s.before, s.all, s.ends)
+	}
+	return all
 }
 
 func (l *lane) close() error {
@@ -77,31 +105,58 @@ func (l *lane) close() error {
 			errs = append(errs, step.Close())
 		}
 	}
-	all := append(append(append([]*cgotorch.Tensor{l.token, l.position, l.logits}, l.tables...), l.firsts...), l.frequencies...)
-	for _, t := range append(all, l.sampler.tensors()...) {
+	for _, s := range l.spans {
+		errs = append(errs, s.host.Close(), s.copy.Close())
+	}
+	for _, t := range l.tensors() {
 		errs = append(errs, t.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// load copies the tables of a conversation to the device.
-func (l *lane) load(x *cgotorch.Exec, tables []pageTable) {
-	for i := range tables {
-		l.upload(x, i, &tables[i])
+// upload enqueues the copy of a page table to the device. It is called outside a Do. It does not
+// wait, unless an earlier copy has not ended.
+func (s *laneSpan) upload(stream *cgotorch.Stream, t *pageTable, pages int) error {
+	if s.host == nil {
+		var err error
+		if s.host, err = cgotorch.NewHostSlab(stream.Device(), int(s.all.Numel())*8); err != nil {
+			return err
+		}
 	}
+	if s.copy != nil {
+		if err := s.host.Await(s.copy); err != nil {
+			return err
+		}
+		s.copy.Close()
+		s.copy = nil
+	}
+	s.host.Touch(true)
+	t.write(cgotorch.View[int64](s.host)[:s.all.Numel()], pages)
+	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: s.all, From: s.host.Bytes()[:s.all.Numel()*8]})
+	began.Close()
+	s.copy = done
+	return err
 }
 
-func (l *lane) upload(x *cgotorch.Exec, i int, t *pageTable) {
-	write(x, l.tables[i], t.flat())
-	write(x, l.firsts[i], []int64{int64(t.first * pageTokens)})
-}
-
-// write copies host data into a tensor of the same number of elements.
+// write copies host data into a tensor of the same number of elements. It waits until the device
+// has read them.
 func write[T cgotorch.Element](x *cgotorch.Exec, to *cgotorch.Tensor, data []T) {
 	x.Tidy(func() *cgotorch.Tensor {
 		x.CopyInPlace(to, cgotorch.FromSlice(x, data, to.Shape()...))
 		return nil
 	})
+}
+
+// clear zeroes the tokens of blocks `from` up to `to` of a table, from row `row` of each page on.
+// Attention gives what nobody has written the weight 0, but 0 times a NaN would be NaN.
+func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
+	if from >= to || row == pageTokens {
+		return
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		rows := x.Narrow(x.View(l.pages.memory, -1, pageTokens, l.pages.width), 1, row, pageTokens-row)
+		return call(x, "aten::index_fill_.int_Scalar", rows, 0, x.Reshape(x.Narrow(s.table, 2, from, to-from), -1), 0)
+	}).Close()
 }
 
 // turn takes the frequencies of a long sequence, or of a short one.
@@ -120,48 +175,68 @@ func (l *lane) turn(x *cgotorch.Exec, tokens int) {
 func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int, blocks []int) *pass {
 	d := l.d
 	p := &pass{rows: rows, turns: d.begin(x, l.frequencies, positions)}
-	type view struct {
-		places *cgotorch.Tensor // Int64 [layers, rows]: where the rows' keys go
-		table  *cgotorch.Tensor // Int64 [layers, blocks]
-		mask   *cgotorch.Tensor
-	}
-	views := make([]view, len(l.spans))
-	spanOf, within := make([]int, len(d.layers)), make([]int, len(d.layers))
+	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
-		views[i].table = x.Narrow(l.tables[i], 1, 0, blocks[i])
-		offset := x.Sub(positions, l.firsts[i])
-		block := call(x, "aten::div.Scalar_mode", offset, pageTokens, "floor")
-		pages := x.IndexSelect(l.tables[i], 1, block)
-		views[i].places = x.Add(x.MulScalar(pages, pageTokens), x.RemainderScalar(offset, pageTokens))
-		keys := x.Add(x.Arange(cgotorch.Int64, 0, blocks[i]*pageTokens, 1), l.firsts[i])
-		views[i].mask = d.sees(x, positions, keys, s.window)
+		views[i] = l.view(x, s, positions, rows, blocks[i])
 		for k, layer := range s.layers {
 			spanOf[layer], within[layer] = i, k
 		}
 	}
-	heads, head := int64(d.c.keyHeads), int64(d.c.head)
-	flat := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.View(t, -1, heads, head) }
-	keys, values := flat(l.pages.keys), flat(l.pages.values)
-	p.attend = func(layer int, query, key, value *cgotorch.Tensor) *cgotorch.Tensor {
-		v, k := views[spanOf[layer]], within[layer]
-		places, table := x.Select(v.places, 0, k), x.Select(v.table, 0, k)
-		indexCopy(x, keys, 0, places, key)
-		indexCopy(x, values, 0, places, value)
-		gather := func(pool *cgotorch.Tensor) *cgotorch.Tensor {
-			return x.View(x.IndexSelect(pool, 0, table), 1, -1, heads, head)
+	heads, keyHeads, head := int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.head)
+	byToken, byPage := x.View(l.pages.memory, -1, l.pages.width), x.View(l.pages.memory, -1, pageTokens*l.pages.width)
+	p.attend = func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor {
+		v, k := &views[spanOf[layer]], within[layer]
+		fresh := x.Permute(x.View(x.Narrow(qkv, 1, int(heads), 2*int(keyHeads)), int64(rows), 2, l.pages.width), 1, 0, 2)
+		indexCopy(x, byToken, 0, x.View(x.Select(v.places, 0, k), -1), x.Reshape(fresh, int64(2*rows), l.pages.width))
+		all := x.View(x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), 2, -1, keyHeads, head)
+		query, key, value := x.Narrow(qkv, 1, 0, int(heads)), x.Select(all, 0, 0), x.Select(all, 0, 1)
+		if d.flash {
+			return d.mixByFlash(x, d.layers[layer], query, key, value, v)
 		}
-		return d.mix(x, d.layers[layer], x.Reshape(query, 1, int64(rows), int64(d.c.heads), head), gather(l.pages.keys), gather(l.pages.values), v.mask)
+		one := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Unsqueeze(t, 0) }
+		return d.mix(x, d.layers[layer], one(query), one(key), one(value), v.mask)
 	}
 	return p
 }
 
-// prompt runs tokens through the layers, from a position on. It returns the logits [1, vocab] of
+// cacheView is what a pass needs to know of the pages of one span.
+type cacheView struct {
+	window int
+	places *cgotorch.Tensor // Int64 [layers, 2, rows]: where the keys and values of the rows go
+	table  *cgotorch.Tensor // Int64 [layers, 2*blocks]: the pages of keys, and those of values
+	mask   *cgotorch.Tensor // as sees returns it, or nil with flash attention
+
+	rowEnds, keyEnds *cgotorch.Tensor // Int32 [2]: 0 and the number of rows; 0 and the number of keys
+	rows, keys       int              // at most
+}
+
+func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, rows, blocks int) cacheView {
+	v := cacheView{window: s.window, rows: rows, keys: blocks * pageTokens}
+	layers := int64(len(s.layers))
+	v.table = x.Reshape(x.Narrow(s.table, 2, 0, blocks), layers, -1)
+	first := x.AddScalar(s.before, 1)
+	offset := x.Sub(positions, first)
+	pages := x.IndexSelect(x.View(s.table, 2*layers, -1), 1, call(x, "aten::div.Scalar_mode", offset, pageTokens, "floor"))
+	v.places = x.View(call(x, "aten::add.Tensor", x.RemainderScalar(offset, pageTokens), pages, pageTokens), layers, 2, -1)
+	if !l.d.flash {
+		v.mask = l.d.sees(x, positions, x.Add(x.Arange(cgotorch.Int64, 0, v.keys, 1), first), s.window)
+		return v
+	}
+	x.SubOut(x.Narrow(positions, 0, rows-1, 1), s.before, x.Narrow(s.ends, 0, 1, 1))
+	v.rowEnds, v.keyEnds = l.one, s.ends
+	if rows > 1 {
+		v.rowEnds = x.Arange(cgotorch.Int32, 0, 2*rows, rows)
+	}
+	return v
+}
+
+// prompt runs tokens, Int64 [n], through the layers, from a position on. It returns the logits [1, vocab] of
 // the token after the last of them, if `last` is set.
-func (l *lane) prompt(x *cgotorch.Exec, tokens []int64, from int, blocks []int, last bool) *cgotorch.Tensor {
+func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, blocks []int, last bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		n := len(tokens)
+		n := int(tokens.Numel())
 		p := l.cachedPass(x, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks)
-		hidden := l.d.hidden(x, p, cgotorch.FromSlice(x, tokens, int64(n)))
+		hidden := l.d.hidden(x, p, tokens)
 		if !last {
 			return nil
 		}
@@ -176,7 +251,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	step := l.captured(l.steps, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) {
 		counts := make([]int, len(in))
 		for i, t := range in {
-			counts[i] = int(t.Shape()[1])
+			counts[i] = int(t.Shape()[2])
 		}
 		logits := l.d.logits(x, l.d.hidden(x, l.cachedPass(x, l.position, 1, counts), l.token))
 		if f.mask {
@@ -187,7 +262,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	})
 	var in []*cgotorch.Tensor
 	for i, n := range blocks {
-		in = append(in, x.Narrow(l.tables[i], 1, 0, n))
+		in = append(in, x.Narrow(l.spans[i].table, 2, 0, n))
 	}
 	step.Run(x, in...)
 }

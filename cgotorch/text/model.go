@@ -9,7 +9,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
-	"github.com/streamtorch/streamtorch/internal/hostmemory"
 )
 
 // Options are the options of [Open]. The zero value is good for one conversation.
@@ -33,8 +32,8 @@ type Options struct {
 	// nonsense.
 	RandomWeights uint64
 
-	// Adapter is a folder as PEFT writes it for LoRA. Its matrices are merged into the weights. If
-	// it has a tokenizer, that one is the model's.
+	// Adapter is a folder as PEFT writes it for LoRA, or its id in Hugging Face's cache. Its
+	// matrices are merged into the weights. If it has a tokenizer, that one is the model's.
 	Adapter string
 }
 
@@ -70,14 +69,22 @@ type Model struct {
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
 // qwen3_moe and gpt_oss. It fails with [cgotorch.ErrInvalidArgument] for another model_type, for
 // weights that are quantised, and if a tensor is missing, unknown or of another shape. It fails
-// with [cgotorch.ErrOutOfMemory] if the model needs more memory than the device has. Errors name
-// the file, and the field or tensor.
+// with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
+// anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	folder, err := folderOf(folder)
 	if err != nil {
 		return nil, err
 	}
+	if o.Adapter != "" {
+		if o.Adapter, err = folderOf(o.Adapter); err != nil {
+			return nil, err
+		}
+	}
 	if exists(filepath.Join(folder, adapterFile)) && !exists(filepath.Join(folder, "config.json")) {
+		if o.Adapter != "" {
+			return nil, fmt.Errorf("text: %s is an adapter, and Options.Adapter names another one: give the model's own folder: %w", folder, cgotorch.ErrInvalidArgument)
+		}
 		a, err := readAdapterConfig(folder)
 		if err != nil {
 			return nil, err
@@ -97,10 +104,13 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	}
 	m := &Model{generation: generation, eos: eos, folder: folder, stream: o.Stream, context: o.Context}
 	m.tokens = folder
-	if o.Adapter != "" && exists(filepath.Join(o.Adapter, "tokenizer.json")) {
+	hasTokens := func(folder string) bool {
+		return exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json"))
+	}
+	if o.Adapter != "" && hasTokens(o.Adapter) {
 		m.tokens = o.Adapter
 	}
-	if exists(filepath.Join(m.tokens, "tokenizer.json")) || exists(filepath.Join(m.tokens, "tekken.json")) {
+	if hasTokens(m.tokens) {
 		if m.Tokenizer, err = tokenizer.Open(m.tokens); err != nil {
 			return nil, fmt.Errorf("text: %w", err)
 		}
@@ -163,7 +173,7 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
 	spans := c.spans(m.context)
-	pages := pagesFor(spans) * ((o.CacheTokens + m.context - 1) / m.context)
+	pages := pagesFor(spans, o.CacheTokens, m.context)
 	if err := c.fits(m.stream.Device(), dtype, pages); err != nil {
 		return err
 	}
@@ -194,17 +204,17 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is.
 func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages int) error {
-	if device.IsCUDA() {
-		return nil // the allocator refuses what is too much
+	memory, err := device.Memory()
+	if err != nil {
+		return err
 	}
-	free, known := hostmemory.Available()
 	weights, cache := c.weights()*float64(dtype.Size()), float64(c.pageBytes(dtype))*float64(pages)
-	if !known || weights+cache <= float64(free) {
-		return nil
+	if free := float64(memory.Free); free > 0 && weights+cache > free {
+		const giga = 1e9
+		return fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB of %v are free: open the model with a smaller Context or a narrower DType: %w",
+			weights/giga, dtype, cache/giga, free/giga, device, cgotorch.ErrOutOfMemory)
 	}
-	const giga = 1e9
-	return fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB are free: open the model with a smaller Context or a narrower DType: %w",
-		weights/giga, dtype, cache/giga, float64(free)/giga, cgotorch.ErrOutOfMemory)
+	return nil
 }
 
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids

@@ -1,7 +1,6 @@
 package text
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -11,10 +10,12 @@ import (
 // pageTokens is the number of tokens of a page.
 const pageTokens = 16
 
-// pages is the memory of the cache. A page has the keys and values of pageTokens tokens in one
-// layer. Page 0 belongs to nobody: tables name it where a sequence has no page.
+// pages is the memory of the cache. A page has the keys of pageTokens tokens in one layer, or their
+// values. Both have the same number, in two halves of the memory. Page 0 belongs to nobody: tables
+// name it where a sequence has no page.
 type pages struct {
-	keys, values *cgotorch.Tensor // [pages, pageTokens, keyHeads, head]
+	memory *cgotorch.Tensor // [2, pages, pageTokens, width]
+	width  int64            // keyHeads*head
 
 	mu   sync.Mutex
 	free []int64
@@ -23,9 +24,8 @@ type pages struct {
 
 // newPages makes a pool of n pages besides page 0, all of them free.
 func newPages(x *cgotorch.Exec, d *decoder, n int) *pages {
-	shape := []int64{int64(n) + 1, pageTokens, int64(d.c.keyHeads), int64(d.c.head)}
-	keys, values := x.Zeros(d.dtype, shape...), x.Zeros(d.dtype, shape...)
-	p := &pages{keys: x.Keep(keys), values: x.Keep(values), all: n} // kept when there is memory for both
+	p := &pages{width: int64(d.c.keyHeads * d.c.head), all: n}
+	p.memory = x.Keep(x.Zeros(d.dtype, 2, int64(n)+1, pageTokens, p.width))
 	for i := n; i > 0; i-- {
 		p.free = append(p.free, int64(i))
 	}
@@ -62,14 +62,14 @@ func (c *decoderConfig) pageBytes(dtype cgotorch.DType) int64 {
 }
 
 func (p *pages) bytes() int64 {
-	return 2 * p.keys.Numel() * int64(p.keys.DType().Size())
+	return p.memory.Numel() * int64(p.memory.DType().Size())
 }
 
 func (p *pages) close() error {
 	if p == nil {
 		return nil
 	}
-	return errors.Join(p.keys.Close(), p.values.Close())
+	return p.memory.Close()
 }
 
 // span is a set of layers that see equally far, so that they keep the same tokens.
@@ -101,10 +101,12 @@ func (c *decoderConfig) spans(context int) (all []span) {
 // blocksOf returns the number of blocks that n tokens fill.
 func blocksOf(n int) int { return (n + pageTokens - 1) / pageTokens }
 
-// pagesFor returns the number of pages of a sequence that is as long as it may be.
-func pagesFor(spans []span) (n int) {
+// pagesFor returns the number of pages of sequences of `tokens` tokens together, of which each has
+// at most `context`.
+func pagesFor(spans []span, tokens, context int) (n int) {
+	sequences := (tokens + context - 1) / context
 	for _, s := range spans {
-		n += s.width * len(s.layers)
+		n += min(blocksOf(tokens), s.width*sequences) * len(s.layers)
 	}
 	return n
 }
@@ -116,9 +118,9 @@ type pageTable struct {
 	pages [][]int64 // [layer][block]
 }
 
-func newPageTables(spans []span) (tables []pageTable) {
+func newPageTables(spans []*laneSpan) (tables []pageTable) {
 	for _, s := range spans {
-		tables = append(tables, pageTable{span: s, pages: make([][]int64, len(s.layers))})
+		tables = append(tables, pageTable{span: s.span, pages: make([][]int64, len(s.layers))})
 	}
 	return tables
 }
@@ -146,9 +148,9 @@ func (t *pageTable) cut(p *pages, tokens int) {
 }
 
 // grow makes room for tokens `from` up to `to`, and gives back what no later token sees. It returns
-// the pages that are new, [layer][block], and reports whether entry 0 stands for another block than
-// before. On an error nothing is new.
-func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, moved bool, err error) {
+// how many blocks are new, and reports whether entry 0 stands for another block than before. On an
+// error nothing is new.
+func (t *pageTable) grow(p *pages, from, to int) (fresh int, moved bool, err error) {
 	if t.window > 0 {
 		if first := max(0, from-t.window+1) / pageTokens; first > t.first {
 			for i, pages := range t.pages {
@@ -159,25 +161,29 @@ func (t *pageTable) grow(p *pages, from, to int) (fresh []int64, moved bool, err
 			t.first, moved = first, true
 		}
 	}
-	missing := blocksOf(to) - t.first - len(t.pages[0])
-	if missing <= 0 {
-		return nil, moved, nil
+	fresh = blocksOf(to) - t.first - len(t.pages[0])
+	if fresh <= 0 {
+		return 0, moved, nil
 	}
-	if fresh, err = p.take(missing * len(t.layers)); err != nil {
-		return nil, moved, err
+	taken, err := p.take(fresh * len(t.layers))
+	if err != nil {
+		return 0, moved, err
 	}
 	for i := range t.pages {
-		t.pages[i] = append(t.pages[i], fresh[i*missing:(i+1)*missing]...)
+		t.pages[i] = append(t.pages[i], taken[i*fresh:(i+1)*fresh]...)
 	}
 	return fresh, moved, nil
 }
 
-// flat returns the table as it lies on the device, [layers, width], with page 0 where there is
-// none.
-func (t *pageTable) flat() []int64 {
-	all := make([]int64, len(t.layers)*t.width)
-	for i, pages := range t.pages {
-		copy(all[i*t.width:], pages)
+// write fills `to` with the table as it lies on the device: see [laneSpan]. There is page 0 where
+// the sequence has none. `pages` is the distance of a value's page from its key's.
+func (t *pageTable) write(to []int64, pages int) {
+	clear(to)
+	for i, keys := range t.pages {
+		row := to[2*i*t.width:]
+		for k, page := range keys {
+			row[k], row[t.width+k] = page, page+int64(pages)
+		}
 	}
-	return all
+	to[len(to)-1] = int64(t.first*pageTokens) - 1
 }

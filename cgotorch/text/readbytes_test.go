@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -32,7 +31,7 @@ func TestModel_ReadBytes(t *testing.T) {
 			torchtest.CheckLeaks(t)
 			folder := t.TempDir()
 			must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(c.config), 0o600))
-			m := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1}))(t)
+			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1}))(t)
 			defer m.Close()
 			if got := m.ReadBytes(c.tokens); got != c.want {
 				t.Errorf("a token reads %d bytes, want %d", got, c.want)

@@ -197,12 +197,13 @@ func (c *decoderConfig) long(tokens int) bool {
 	return slices.ContainsFunc(c.ropes, func(r ropeConfig) bool { return r.kind == "longrope" && tokens > r.original })
 }
 
-// frequencies returns the angle of one position for each pair of elements, float32 [width/2]. The
-// arithmetic is that of Hugging Face's transformers, in float32. It waits for the device.
+// frequencies returns the angle of one position for each element, float32 [width]. Elements i and
+// i+width/2 turn by one angle, and that of the first is negative: see [turn]. The arithmetic is that
+// of Hugging Face's transformers, in float32. It waits for the device.
 func (r ropeConfig) frequencies(x *cgotorch.Exec, tokens int) *cgotorch.Tensor {
 	exponents := x.DivScalar(x.Arange(cgotorch.Float32, 0, r.width, 2), r.width)
 	powers := cgotorch.ToSlice[float32](x, call(x, "aten::pow.Scalar", r.theta, exponents))
-	out := make([]float32, len(powers))
+	out := make([]float32, 2*len(powers))
 	for i, power := range powers {
 		inverse := 1 / power
 		switch r.kind {
@@ -220,7 +221,7 @@ func (r ropeConfig) frequencies(x *cgotorch.Exec, tokens int) *cgotorch.Tensor {
 			ramp := r.ramp(i)
 			inverse = 1/(float32(r.factor)*power)*ramp + inverse*(1-ramp)
 		}
-		out[i] = inverse
+		out[i], out[i+len(powers)] = -inverse, inverse
 	}
 	return cgotorch.FromSlice(x, out, int64(len(out)))
 }

@@ -10,11 +10,11 @@ import (
 type features struct {
 	draw      bool // else the likeliest token is taken
 	top       int  // only so many of the likeliest tokens are looked at; 0 is all
-	filter    bool // top-p, min-p or top-k
+	filter    bool // top-p or min-p
 	penalties bool
 	bias      bool
 	mask      bool
-	ranked    int // the likeliest tokens that are told
+	ranked    bool // the likeliest tokens are told
 }
 
 // sampler picks tokens on the device. Its parameters lie there, so that graphs read them.
@@ -46,7 +46,7 @@ const (
 const mostRanked = 20
 
 func newSampler(x *cgotorch.Exec, vocab, context int) *sampler {
-	zeros := func(dtype cgotorch.DType, n int) *cgotorch.Tensor { return x.Keep(x.Zeros(dtype, int64(n))) }
+	zeros := func(dtype cgotorch.DType, n int) *cgotorch.Tensor { return x.Zeros(dtype, int64(n)) }
 	return &sampler{
 		numbers: zeros(cgotorch.Float32, numbers), uniforms: zeros(cgotorch.Float32, context+1),
 		seen: zeros(cgotorch.Float32, vocab), made: zeros(cgotorch.Float32, vocab), bias: zeros(cgotorch.Float32, vocab),
@@ -82,23 +82,50 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, position *cgotorch.
 		if f.draw {
 			token = s.draw(x, f, changed, position)
 		} else {
-			token = x.ArgMax(changed, 0, cgotorch.ReduceOptions{KeepDim: true})
+			token = likeliest(x, changed)
 		}
 		if f.penalties {
 			one := x.Ones(cgotorch.Float32, 1)
 			call(x, "aten::index_add_", s.seen, 0, token, one, 1).Close()
 			call(x, "aten::index_add_", s.made, 0, token, one, 1).Close()
 		}
-		all := x.LogSoftmax(logits, 0)
-		parts := []*cgotorch.Tensor{x.To(token, cgotorch.Float64), x.To(x.IndexSelect(all, 0, token), cgotorch.Float64)}
-		if f.ranked > 0 {
-			values, ids := x.TopK(all, min(f.ranked, int(all.Numel())), 0, cgotorch.TopKOptions{})
-			parts = append(parts, x.To(ids, cgotorch.Float64), x.To(values, cgotorch.Float64))
+		sum := logSum(x, logits)
+		told := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.To(t, cgotorch.Float64) }
+		parts := []*cgotorch.Tensor{told(token), told(x.Sub(x.IndexSelect(logits, 0, token), sum))}
+		if f.ranked {
+			values, ids := x.TopK(logits, min(mostRanked, int(logits.Numel())), 0, cgotorch.TopKOptions{})
+			parts = append(parts, told(ids), told(x.Sub(values, sum)))
 		}
 		row := x.Cat(parts, 0)
 		x.CopyInPlace(x.Narrow(s.result, 0, 0, int(row.Numel())), row)
 		return token
 	})
+}
+
+// inRows returns t [n] as rows of one length. LibTorch reduces each row by a block of its own on a GPU,
+// and a whole vocabulary by one.
+func inRows(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	rows, n := int64(1), t.Numel()
+	for rows < 512 && n%(2*rows) == 0 {
+		rows *= 2
+	}
+	return x.View(t, rows, -1)
+}
+
+// likeliest returns the first token that has the largest of the logits [n], Int64 [1].
+func likeliest(x *cgotorch.Exec, logits *cgotorch.Tensor) *cgotorch.Tensor {
+	rows := inRows(x, logits)
+	values, columns := x.MaxDim(rows, 1, cgotorch.ReduceOptions{})
+	row := x.ArgMax(values, 0, cgotorch.ReduceOptions{KeepDim: true})
+	return x.Add(x.MulScalar(row, rows.Shape()[1]), x.IndexSelect(columns, 0, row))
+}
+
+// logSum returns the logarithm of the sum of the exponentials of the logits [n], without dimensions.
+func logSum(x *cgotorch.Exec, logits *cgotorch.Tensor) *cgotorch.Tensor {
+	rows := inRows(x, logits)
+	top := x.Max(x.AMax(rows, []int64{1}, cgotorch.ReduceOptions{}))
+	sums := x.SumDim(x.Exp(x.Sub(rows, top)), []int64{1}, cgotorch.SumOptions{})
+	return x.Add(x.Log(x.Sum(sums)), top)
 }
 
 // number returns a parameter, [1].

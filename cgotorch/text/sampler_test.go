@@ -95,7 +95,7 @@ func TestGenerateOptions_Draw(t *testing.T) {
 			check := func(counts []float64, n int, answer []int64) {
 				var logits []float32
 				whole := slices.Concat(prompt, answer)
-				must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+				must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 					x = x.NoGrad()
 					all := cgotorch.ToSlice[float32](x, m.Forward(x, cgotorch.FromSlice(x, whole, 1, int64(len(whole)))))
 					logits = all[len(all)-61:]

@@ -56,10 +56,33 @@ func (m *Model) Save(x *cgotorch.Exec, folder string) error {
 			err = copyFile(filepath.Join(folder, name), filepath.Join(from, name))
 		}
 	}
+	if err == nil {
+		err = copyTemplates(filepath.Join(folder, moreTemplates), filepath.Join(m.tokens, moreTemplates))
+	}
 	if err != nil {
 		return fmt.Errorf("text: %w", err)
 	}
 	return nil
+}
+
+// moreTemplates is the folder of named chat templates beside a tokenizer.
+const moreTemplates = "additional_chat_templates"
+
+// copyTemplates copies the chat templates of a folder, if it is there.
+func copyTemplates(to, from string) error {
+	entries, err := os.ReadDir(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = os.MkdirAll(to, 0o777)
+	}
+	for _, e := range entries {
+		if err == nil && filepath.Ext(e.Name()) == ".jinja" {
+			err = copyFile(filepath.Join(to, e.Name()), filepath.Join(from, e.Name()))
+		}
+	}
+	return err
 }
 
 var fileDTypes = map[cgotorch.DType]string{cgotorch.Float64: "F64", cgotorch.Float32: "F32", cgotorch.Float16: "F16", cgotorch.BFloat16: "BF16"}

@@ -23,9 +23,9 @@ func TestModel_Save_Config(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "config.json"), `{"model_type": "gemma3", "eos_token_id": [7, 60], "tie_word_embeddings": false, "text_config": {"vocab_size": 61, "hidden_size": 32,
 		"intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8, "sliding_window": 16, "initializer_range": 0.3, "large": 12345678901234567890}}`)
-	m := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 7}))(t)
+	m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 7}))(t)
 	defer m.Close()
-	must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { return m.Save(x, folder) }))
+	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error { return m.Save(x, folder) }))
 	var config map[string]json.RawMessage
 	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "config.json")))(t), &config))
 	var eos []int
@@ -33,7 +33,7 @@ func TestModel_Save_Config(t *testing.T) {
 	if len(eos) != 2 || string(config["tie_word_embeddings"]) != "false" || string(config["large"]) != "12345678901234567890" {
 		t.Errorf("config.json has eos_token_id %v, tie_word_embeddings %s, large %s", eos, config["tie_word_embeddings"], config["large"])
 	}
-	must.Do(t, must.Get(text.Open(cgotorch.CPU, folder, text.Options{}))(t).Close())
+	must.Do(t, must.Get(text.Open(torchtest.Device(), folder, text.Options{}))(t).Close())
 }
 
 // A head of its own is refused if the head is said to be the embedding, whatever the head's name.
@@ -60,7 +60,7 @@ func TestOpen_Tied(t *testing.T) {
 			}
 			must.Do(t, f.Close())
 			must.Do(t, safetensors.WriteFile(path, all, nil))
-			m, err := text.Open(cgotorch.CPU, folder, text.Options{})
+			m, err := text.Open(torchtest.Device(), folder, text.Options{})
 			if wrong := value == 1 || strings.HasPrefix(name, "other"); errors.Is(err, cgotorch.ErrInvalidArgument) != wrong || wrong && !strings.Contains(err.Error(), name) {
 				t.Errorf("%s with %d: got %v", name, value, err)
 			}

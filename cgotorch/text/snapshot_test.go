@@ -30,7 +30,7 @@ func TestOpen_Cache(t *testing.T) {
 	t.Setenv("HF_HOME", "~/hugging [face]")
 	repository := filepath.Join(home, "hugging [face]", "hub", "models--an.org--a.model-1.5")
 	open := func() (string, error) {
-		m, err := text.Open(cgotorch.CPU, "an.org/a.model-1.5", text.Options{RandomWeights: 1})
+		m, err := text.Open(torchtest.Device(), "an.org/a.model-1.5", text.Options{RandomWeights: 1})
 		if err != nil {
 			return "", err
 		}
@@ -69,7 +69,7 @@ func TestOpen_Adapter(t *testing.T) {
 		`"modules_to_save": ["lm_head"]`,
 	} {
 		write(t, filepath.Join(adapter, "adapter_config.json"), `{"peft_type": "LORA", `+fields+`}`)
-		_, err := text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1, Adapter: adapter})
+		_, err := text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Adapter: adapter})
 		field := strings.Split(fields, `"`)[1]
 		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "merge_and_unload") {
 			t.Errorf("%s: got %v", fields, err)
@@ -85,7 +85,7 @@ func TestOpen_Adapter_Names(t *testing.T) {
 	write(t, filepath.Join(adapter, "adapter_config.json"), `{"peft_type": "LORA", "r": 1, "lora_alpha": 1}`)
 	const matrix = "layers.0.mlp.down_proj"
 	value := func(m *text.Model) (values []float32) {
-		must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
 			for _, n := range m.Weights {
 				if n.Name == "model."+matrix+".weight" {
 					values = cgotorch.ToSlice[float32](x, x.Detach(n.Tensor))
@@ -95,7 +95,7 @@ func TestOpen_Adapter_Names(t *testing.T) {
 		}))
 		return values
 	}
-	plain := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1}))(t)
+	plain := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1}))(t)
 	defer plain.Close()
 	before := value(plain)
 	write(t, filepath.Join(folder, "tokenizer.json"), "{}") // the adapter's counts
@@ -112,14 +112,14 @@ func TestOpen_Adapter_Names(t *testing.T) {
 			all = append(all, safetensors.Tensor{Name: "base_model.model." + prefix + matrix + "." + part + ".weight", DType: "BF16", Shape: shape, Read: func() ([]byte, error) { return ones, nil }})
 		}
 		must.Do(t, safetensors.WriteFile(filepath.Join(adapter, "adapter_model.safetensors"), all, nil))
-		m := must.Get(text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1, Adapter: adapter}))(t)
+		m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Adapter: adapter}))(t)
 		for i, v := range value(m) {
 			if v != before[i]+1 {
 				t.Fatalf("%s: element %d is %v, want %v", prefix, i, v, before[i]+1)
 			}
 		}
 		saved := t.TempDir()
-		must.Do(t, cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { return m.Save(x, saved) }))
+		must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error { return m.Save(x, saved) }))
 		if got := string(must.Get(os.ReadFile(filepath.Join(saved, "tokenizer.json")))(t)); got != bytesTokenizer || m.Tokenizer == nil {
 			t.Errorf("%s: the saved tokenizer is %s", prefix, got)
 		}

@@ -1,10 +1,9 @@
 """Writes tiny random models of each family, as transformers saves them, with the logits that transformers gives.
 
 Usage: decoder.py FOLDER [NAME ...]. Each model gets FOLDER/NAME with ids.bin (int64), logits.bin, and the
-logits in bfloat16 and float16, all written as float32.
-Needs torch and transformers, on the CPU. Everything follows from seeds.
+logits in bfloat16 and float16 of each device, all written as float32.
+Needs torch and transformers. Everything follows from seeds.
 """
-import copy
 import copy
 import json
 import pathlib
@@ -133,10 +132,11 @@ def write(to, model, batch, n, seed):
     (to / "ids.bin").write_bytes(ids.numpy().tobytes())
     (to / "logits.bin").write_bytes(logits.contiguous().numpy().tobytes())
     for dtype in LOW:
-        low = copy.deepcopy(model).to(dtype)
-        with torch.no_grad():
-            logits = low(ids, use_cache=False).logits.float()
-        (to / f"{str(dtype).removeprefix('torch.')}.bin").write_bytes(logits.contiguous().numpy().tobytes())
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            low = copy.deepcopy(model).to(device, dtype)
+            with torch.no_grad():
+                logits = low(ids.to(device), use_cache=False).logits.float().cpu()
+            (to / f"{device}-{str(dtype).removeprefix('torch.')}.bin").write_bytes(logits.contiguous().numpy().tobytes())
     (to / "shape.json").write_text(json.dumps([batch, n, vocab]))
 
 
