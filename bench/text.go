@@ -143,8 +143,8 @@ func (r *textRun) tokens(length int) error {
 	return nil
 }
 
-// answer lets a conversation answer a prompt of `length` tokens that it has not seen. It returns the
-// milliseconds of the first token, and of each of the `steps` tokens behind it.
+// answer lets a conversation answer a prompt of `length` tokens that it has not seen. It returns
+// the milliseconds of the first token, and of each of the `steps` tokens behind it.
 func answer(c *text.Conversation, length, steps int) (first, each float64, err error) {
 	prompt := make([]int64, length)
 	for i := range prompt {

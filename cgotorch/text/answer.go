@@ -65,7 +65,7 @@ func (a *answer) start(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		to := min(len(tokens), keep+promptTokens)
+		to := min(len(tokens), keep+c.m.lane.part)
 		if err := a.part(rest, keep, to, to == len(tokens)); err != nil {
 			return err
 		}
@@ -117,7 +117,8 @@ func (a *answer) part(rest *promptRest, from, to int, last bool) error {
 	})
 }
 
-// load writes what the answer's sampling needs into the lane. allowed is nil if there is no mask yet.
+// load writes what the answer's sampling needs into the lane. allowed is nil if there is no mask
+// yet.
 func (a *answer) load(x *cgotorch.Exec, l *lane, allowed []bool) {
 	if allowed != nil {
 		write(x, l.sampler.allowed, allowed)

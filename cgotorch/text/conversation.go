@@ -151,8 +151,8 @@ func (c *Conversation) shared(prompt []int64) int {
 	return n
 }
 
-// enter runs fn in a Do of the model's stream, for tokens `from` up to `to`. Before that it makes room
-// for them, and gives the device the page tables that it lacks. The caller holds the lane.
+// enter runs fn in a Do of the model's stream, for tokens `from` up to `to`. Before that it makes
+// room for them, and gives the device the page tables that it lacks. The caller holds the lane.
 func (c *Conversation) enter(from, to int, fn func(x *cgotorch.Exec) error) error {
 	l, fresh := c.m.lane, make([]int, len(c.tables))
 	for i := range c.tables {

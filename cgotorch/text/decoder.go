@@ -155,8 +155,8 @@ func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cg
 	})
 }
 
-// project returns the queries, keys and values, [rows, heads+2*keyHeads, head]. The queries and keys
-// are turned.
+// project returns the queries, keys and values, [rows, heads+2*keyHeads, head]. The queries and
+// keys are turned.
 func (d *decoder) project(x *cgotorch.Exec, p *pass, l *decoderLayer, in *cgotorch.Tensor) *cgotorch.Tensor {
 	c, rows := d.c, int64(p.rows)
 	all := l.qkv.forward(x, in, p.training)

@@ -8,20 +8,20 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
-// hasFlash reports whether LibTorch's flash attention takes the heads of a model. It has no soft cap,
+// flash reports whether LibTorch's flash attention takes the heads of a model. It has no soft cap,
 // and it needs a GPU of compute capability 8.0, float16 or bfloat16.
-func (d *decoder) hasFlash(x *cgotorch.Exec) bool {
-	if !x.Device().IsCUDA() || d.dtype.Size() != 2 || d.c.scoreCap != 0 || d.c.head%8 != 0 || d.c.head > 256 {
-		return false
+func (c *decoderConfig) flash(device cgotorch.Device, dtype cgotorch.DType) (bool, error) {
+	if !device.IsCUDA() || dtype.Size() != 2 || c.scoreCap != 0 || c.head%8 != 0 || c.head > 256 {
+		return false, nil
 	}
 	var capability int32
-	cgotorch.Check(inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(x.Device()), &capability)))
-	return capability >= 80
+	err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(device), &capability))
+	return capability >= 80, err
 }
 
-// mixByFlash is attention of the rows of one sequence, by LibTorch's flash attention. query is [rows,
-// heads, head]; key and value are [keys, keyHeads, head]. The last row sees the first keyEnds[1]
-// keys, each row before it one key less. The result is [rows, heads*head].
+// mixByFlash is attention of the rows of one sequence, by LibTorch's flash attention. query is
+// [rows, heads, head]; key and value are [keys, keyHeads, head]. The last row sees the first
+// keyEnds[1] keys, each row before it one key less. The result is [rows, heads*head].
 func (d *decoder) mixByFlash(x *cgotorch.Exec, l *decoderLayer, query, key, value *cgotorch.Tensor, v *cacheView) *cgotorch.Tensor {
 	var left, right any
 	if v.window > 0 {
@@ -51,8 +51,8 @@ func (d *decoder) sees(x *cgotorch.Exec, queries, keys *cgotorch.Tensor, window 
 }
 
 // mix is attention. query is [batch, n, heads, head]; key and value are [batch, m, keyHeads, head].
-// mask is what sees returns, or nil if each query sees the keys up to its own. The result is [batch*n,
-// heads*head].
+// mask is what sees returns, or nil if each query sees the keys up to its own. The result is
+// [batch*n, heads*head].
 func (d *decoder) mix(x *cgotorch.Exec, l *decoderLayer, query, key, value, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := query.Shape()
 	query, key, value = x.Transpose(query, 1, 2), x.Transpose(key, 1, 2), x.Transpose(value, 1, 2)
@@ -67,8 +67,8 @@ func (d *decoder) mix(x *cgotorch.Exec, l *decoderLayer, query, key, value, mask
 	return x.Reshape(x.Transpose(out, 1, 2), shape[0]*shape[1], -1)
 }
 
-// byHand reports whether mix computes with plain products: LibTorch's attention has no soft cap and no
-// sinks, and on CUDA its kernels take no mask if several query heads share a head of keys.
+// byHand reports whether mix computes with plain products: LibTorch's attention has no soft cap and
+// no sinks, and on CUDA its kernels take no mask if several query heads share a head of keys.
 func (d *decoder) byHand(x *cgotorch.Exec, masked bool) bool {
 	return d.c.scoreCap != 0 || d.c.sinks || masked && x.Device().IsCUDA()
 }

@@ -15,7 +15,7 @@ import (
 // decoderConfig says what a decoder computes. [readDecoderConfig] fills it from a config.json and
 // the table of families.
 type decoderConfig struct {
-	family   string
+	vision   vision
 	vocab    int
 	width    int // of the hidden states
 	inner    int // width inside a dense feed-forward layer
@@ -196,6 +196,9 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 			h.ModelType, strings.Join(h.Architectures, ", "), strings.Join(familyNames(), ", "))
 	}
 	if h.TextConfig != nil {
+		if f.vision.textType == "" {
+			return nil, refused("text_config is there, and models of type %s have none", h.ModelType)
+		}
 		outer := h
 		h = *h.TextConfig
 		if h.Tied == nil {
@@ -215,7 +218,7 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 // config is the config of a model of the family.
 func (f family) config(h hubConfig) (*decoderConfig, error) {
 	c := &decoderConfig{
-		family: h.ModelType, names: f.names,
+		vision: f.vision, names: f.names,
 		vocab: or(h.VocabSize, f.vocab), width: h.HiddenSize, inner: h.Intermediate, heads: or(h.Heads, f.heads), context: h.Positions,
 		eps: or(h.Eps, f.eps), activation: h.Act, tied: or(h.Tied, f.tied), deviation: or(h.Deviation, 0.02),
 		queryBias: or(h.Bias, false), outBias: or(h.Bias, false), innerBias: h.MLPBias,

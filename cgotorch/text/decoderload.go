@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -230,12 +231,6 @@ func (c *decoderConfig) passesOver(name string) bool {
 		return c.tied
 	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
 		return true
-	case c.family == "gemma3":
-		for _, part := range []string{"vision_tower.", "multi_modal_projector."} {
-			if strings.HasPrefix(name, part) || strings.HasPrefix(name, "model."+part) {
-				return true
-			}
-		}
 	}
-	return false
+	return slices.ContainsFunc(c.vision.tensors, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

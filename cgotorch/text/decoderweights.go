@@ -36,6 +36,7 @@ type maker struct {
 	x     *cgotorch.Exec
 	c     *decoderConfig
 	dtype cgotorch.DType
+	flash bool
 	named []nn.Named         // with the names of the files
 	whole []*cgotorch.Tensor // tensors of which `named` has views
 }
@@ -183,7 +184,7 @@ func (m *maker) decoder() *decoder {
 	if !m.c.tied {
 		d.head = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
 	}
-	d.Weights, d.whole, d.flash = m.named, m.whole, d.hasFlash(m.x)
+	d.Weights, d.whole, d.flash = m.named, m.whole, m.flash
 	for i, tokens := range []int{1, m.c.context} {
 		for _, r := range m.c.ropes {
 			d.frequencies[i] = append(d.frequencies[i], m.x.Keep(r.frequencies(m.x, tokens)))

@@ -8,15 +8,24 @@ type family struct {
 	vocab, context, heads int
 	keyHeads, head        int // 0 for keyHeads means num_attention_heads; for head, hidden_size over heads
 	eps                   float64
-	theta, localTheta     float64 // localTheta is that of layers with a window; 0 means theta
-	yarn                  bool    // without rope_parameters
-	original              int     // original_max_position_embeddings; 0 means that of rope_parameters
+	theta, localTheta     float64           // localTheta is that of layers with a window; 0 means theta
+	scaling               *hubRope          // in place of rope_parameters, without them
+	ropeTypes             map[string]string // what other values of rope_type mean
+	partial               bool              // partial_rotary_factor counts
+	original              int               // original_max_position_embeddings; 0 means that of rope_parameters
 	activation            string
 	tied                  bool
 	window                windowRule
 	slide                 int // sliding_window
 	names                 names
 	differ                func(h hubConfig, c *decoderConfig) // what the fields above do not say
+	vision                vision
+}
+
+// vision says how the folder of a model that also sees images differs from that of its text model.
+type vision struct {
+	tensors        []string // prefixes of what sees images; such tensors are passed over
+	textType, text string   // model_type and architecture of the text model, as it is saved
 }
 
 // windowRule says which layers have a sliding window when config.json has no layer_types.
@@ -67,7 +76,8 @@ func (n names) with(change func(n *names)) names {
 	return n
 }
 
-// families is the table of what model families do differently. A new family is a row here.
+// families is the table of what model families do differently. A new family is a row here, if its
+// layers compute what those of others do.
 var families = map[string]family{
 	"llama":   {vocab: 32000, context: 2048, heads: 32, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames},
 	"mistral": {vocab: 32000, context: 131072, heads: 32, keyHeads: 8, eps: 1e-6, theta: 10000, activation: "silu", names: llamaNames, window: allLayers, slide: 4096, differ: noBias},
@@ -81,8 +91,11 @@ var families = map[string]family{
 			c.scoreCap, c.logitCap = h.ScoreCap.or(50), h.LogitCap.or(30)
 		}},
 	"gemma3_text": gemma3,
-	"gemma3":      gemma3,
+	"gemma3": gemma3.with(func(f *family) {
+		f.vision = vision{[]string{"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}, "gemma3_text", "Gemma3ForCausalLM"}
+	}),
 	"phi3": {vocab: 32064, context: 4096, heads: 32, original: 4096, eps: 1e-5, theta: 10000, activation: "silu", window: allLayers, differ: noBias,
+		partial: true, ropeTypes: map[string]string{"su": "longrope", "yarn": "longrope"},
 		names: llamaNames.with(func(n *names) {
 			n.qkv, n.gateUp = []string{"self_attn.qkv_proj"}, []string{"mlp.gate_up_proj"}
 		})},
@@ -123,7 +136,8 @@ var families = map[string]family{
 				}
 			}
 		}},
-	"gpt_oss": {vocab: 201088, context: 131072, heads: 64, keyHeads: 8, head: 64, eps: 1e-5, theta: 150000, yarn: true, activation: "silu", window: everySecond, slide: 128,
+	"gpt_oss": {vocab: 201088, context: 131072, heads: 64, keyHeads: 8, head: 64, eps: 1e-5, theta: 150000, activation: "silu", window: everySecond, slide: 128,
+		scaling: &hubRope{Type: "yarn", Factor: ptr(32.0), BetaFast: ptr(32.0), BetaSlow: ptr(1.0), Original: 4096, Truncate: ptr(false)},
 		names: llamaNames.with(func(n *names) {
 			n.router, n.sinks = "mlp.router", "self_attn.sinks"
 			n.expertGateUp, n.expertDown = []string{"mlp.experts.gate_up_proj"}, "mlp.experts.down_proj"
@@ -141,6 +155,11 @@ var gemma3 = family{vocab: 262208, context: 131072, heads: 8, keyHeads: 4, head:
 		gemma(h, c)
 		c.headNorm, c.scoreCap, c.logitCap = eachHead, h.ScoreCap.or(0), h.LogitCap.or(0)
 	}}
+
+func (f family) with(change func(f *family)) family {
+	change(&f)
+	return f
+}
 
 // gemma has what the Gemma families share.
 func gemma(h hubConfig, c *decoderConfig) {

@@ -19,7 +19,7 @@ type GenerateOptions struct {
 	Greedy    bool // take the likeliest token, whatever the folder tells
 
 	Temperature float64 // divides the logits before a token is drawn; 0 means the folder's, or 1
-	TopK        int     // draw among so many of the likeliest tokens, up to 1024; 0 means the folder's, or 50 as in transformers; -1 is all
+	TopK        int     // draw among so many of the likeliest, up to 1024; 0 means the folder's, or 50; -1 all
 	TopP        float64 // draw among the likeliest tokens whose probabilities sum to this; 0 means the folder's, or 1
 	MinP        float64 // drop tokens less likely than this share of the likeliest one; 0 means the folder's, or none
 

@@ -13,7 +13,7 @@ import (
 // is on the host a list of tokens and a list of page numbers for each span of layers. To run, it
 // loads its page numbers into the tables of the lane.
 //
-// A prompt goes through the layers in parts of promptTokens tokens. Each layer writes the keys and
+// A prompt goes through the layers in parts of promptPart tokens. Each layer writes the keys and
 // values of the part into the conversation's pages. It then gathers the pages and attends to them.
 // The last row's logits are sampled, and the sampled token becomes the lane's token.
 //
@@ -27,8 +27,14 @@ import (
 // If another conversation has taken the lane meanwhile, the host waits for the token, and loads the
 // lane again. An answer is the same in both cases.
 
-// promptTokens is the largest number of tokens of a prompt that go through the layers at once.
-const promptTokens = 512
+// promptPart is the largest number of tokens of a prompt that go through the layers at once. Flash
+// attention needs no memory for the scores of all of them.
+func promptPart(flash bool) int {
+	if flash {
+		return 2048
+	}
+	return 512
+}
 
 // lane is the device memory through which conversations run, one after another. Its addresses are
 // fixed, so that steps of tokens are captured once for all conversations.
@@ -36,6 +42,7 @@ type lane struct {
 	d     *decoder
 	pages *pages
 	spans []*laneSpan
+	part  int // tokens of a prompt at once: see promptPart
 
 	mu     sync.Mutex // held outside a Do, by the conversation that uses the lane
 	loaded *Conversation
@@ -63,8 +70,8 @@ type laneSpan struct {
 	copy *cgotorch.Event    // of the last copy from host
 }
 
-func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context int) *lane {
-	l := &lane{d: d, pages: p, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
+func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context, part int) *lane {
+	l := &lane{d: d, pages: p, part: part, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
 	l.token, l.position = x.Zeros(cgotorch.Int64, 1), x.Zeros(cgotorch.Int64, 1)
 	l.one = x.Arange(cgotorch.Int32, 0, 2, 1)
 	l.logits = x.Zeros(d.wide, 1, int64(d.c.vocab))
@@ -230,8 +237,8 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 	return v
 }
 
-// prompt runs tokens, Int64 [n], through the layers, from a position on. It returns the logits [1, vocab] of
-// the token after the last of them, if `last` is set.
+// prompt runs tokens, Int64 [n], through the layers, from a position on. It returns the logits [1,
+// vocab] of the token after the last of them, if `last` is set.
 func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, blocks []int, last bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		n := int(tokens.Numel())

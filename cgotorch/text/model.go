@@ -72,27 +72,9 @@ type Model struct {
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
 // anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
-	folder, err := folderOf(folder)
+	folder, err := o.find(folder)
 	if err != nil {
 		return nil, err
-	}
-	if o.Adapter != "" {
-		if o.Adapter, err = folderOf(o.Adapter); err != nil {
-			return nil, err
-		}
-	}
-	if exists(filepath.Join(folder, adapterFile)) && !exists(filepath.Join(folder, "config.json")) {
-		if o.Adapter != "" {
-			return nil, fmt.Errorf("text: %s is an adapter, and Options.Adapter names another one: give the model's own folder: %w", folder, cgotorch.ErrInvalidArgument)
-		}
-		a, err := readAdapterConfig(folder)
-		if err != nil {
-			return nil, err
-		}
-		o.Adapter = folder
-		if folder, err = folderOf(a.Base); err != nil {
-			return nil, fmt.Errorf("text: %s names the model %q: %w", filepath.Join(o.Adapter, adapterFile), a.Base, err)
-		}
 	}
 	c, err := readDecoderConfig(folder)
 	if err != nil {
@@ -102,31 +84,19 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{generation: generation, eos: eos, folder: folder, stream: o.Stream, context: o.Context}
-	m.tokens = folder
-	hasTokens := func(folder string) bool {
-		return exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json"))
-	}
-	if o.Adapter != "" && hasTokens(o.Adapter) {
+	m := &Model{generation: generation, eos: eos, folder: folder, tokens: folder, stream: o.Stream}
+	if o.Adapter != "" && hasTokenizer(o.Adapter) {
 		m.tokens = o.Adapter
 	}
-	if hasTokens(m.tokens) {
+	if hasTokenizer(m.tokens) {
 		if m.Tokenizer, err = tokenizer.Open(m.tokens); err != nil {
 			return nil, fmt.Errorf("text: %w", err)
 		}
 	}
-	if m.context == 0 {
-		m.context = min(c.context, 8192)
+	if err := o.bound(c); err != nil {
+		return nil, err
 	}
-	if m.context < 1 || m.context > c.context {
-		return nil, fmt.Errorf("text: Context is %d, and the model takes 1 to %d tokens: %w", m.context, c.context, cgotorch.ErrInvalidArgument)
-	}
-	if o.CacheTokens == 0 {
-		o.CacheTokens = m.context
-	}
-	if o.CacheTokens < 1 || o.CacheTokens > 1<<40 {
-		return nil, fmt.Errorf("text: CacheTokens is %d, want 1 to %d: %w", o.CacheTokens, 1<<40, cgotorch.ErrInvalidArgument)
-	}
+	m.context = o.Context
 	if m.stream == nil {
 		m.own = true
 		if m.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text"}); err != nil {
@@ -139,6 +109,50 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// find returns the folder of the model, and finds that of the adapter.
+func (o *Options) find(folder string) (string, error) {
+	folder, err := folderOf(folder)
+	if err == nil && o.Adapter != "" {
+		o.Adapter, err = folderOf(o.Adapter)
+	}
+	if err != nil || !exists(filepath.Join(folder, adapterFile)) || exists(filepath.Join(folder, "config.json")) {
+		return folder, err
+	}
+	if o.Adapter != "" {
+		return "", fmt.Errorf("text: %s is an adapter, and Options.Adapter names another one: give the model's own folder: %w", folder, cgotorch.ErrInvalidArgument)
+	}
+	o.Adapter = folder
+	a, err := readAdapterConfig(folder)
+	if err != nil {
+		return "", err
+	}
+	if folder, err = folderOf(a.Base); err != nil {
+		return "", fmt.Errorf("text: %s names the model %q: %w", filepath.Join(o.Adapter, adapterFile), a.Base, err)
+	}
+	return folder, nil
+}
+
+// bound fills Context and CacheTokens, and checks them.
+func (o *Options) bound(c *decoderConfig) error {
+	if o.Context == 0 {
+		o.Context = min(c.context, 8192)
+	}
+	if o.CacheTokens == 0 {
+		o.CacheTokens = o.Context
+	}
+	switch {
+	case o.Context < 1 || o.Context > c.context:
+		return fmt.Errorf("text: Context is %d, and the model takes 1 to %d tokens: %w", o.Context, c.context, cgotorch.ErrInvalidArgument)
+	case o.CacheTokens < 1 || o.CacheTokens > 1<<40:
+		return fmt.Errorf("text: CacheTokens is %d, want 1 to %d: %w", o.CacheTokens, 1<<40, cgotorch.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func hasTokenizer(folder string) bool {
+	return exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json"))
 }
 
 func exists(path string) bool {
@@ -172,19 +186,24 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	default:
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
-	spans := c.spans(m.context)
+	flash, err := c.flash(m.stream.Device(), dtype)
+	if err != nil {
+		return err
+	}
+	part := promptPart(flash)
+	spans := c.spans(m.context, part)
 	pages := pagesFor(spans, o.CacheTokens, m.context)
 	if err := c.fits(m.stream.Device(), dtype, pages); err != nil {
 		return err
 	}
-	err := m.stream.Do(func(x *cgotorch.Exec) error {
+	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		mk := &maker{x: x, c: c, dtype: dtype}
+		mk := &maker{x: x, c: c, dtype: dtype, flash: flash}
 		m.d = mk.decoder()
 		mk.keep()
 		m.Weights = m.d.Weights
 		m.pages = newPages(x, m.d, pages)
-		m.lane = newLane(x, m.d, m.pages, spans, m.context)
+		m.lane = newLane(x, m.d, m.pages, spans, m.context, part)
 		if o.RandomWeights != 0 {
 			return m.d.randomize(x, o.RandomWeights)
 		}

@@ -79,8 +79,8 @@ type span struct {
 	width  int // blocks of pageTokens tokens that are kept at most
 }
 
-// spans groups the layers. A window keeps what the tokens of one pass can see.
-func (c *decoderConfig) spans(context int) (all []span) {
+// spans groups the layers. A window keeps what `part` tokens of one pass can see.
+func (c *decoderConfig) spans(context, part int) (all []span) {
 	of := map[int]int{}
 	for i, l := range c.layers {
 		at, ok := of[l.window]
@@ -89,7 +89,7 @@ func (c *decoderConfig) spans(context int) (all []span) {
 			of[l.window] = at
 			width := blocksOf(context)
 			if l.window > 0 {
-				width = min(width, blocksOf(l.window-1+promptTokens)+1)
+				width = min(width, blocksOf(l.window-1+part)+1)
 			}
 			all = append(all, span{window: l.window, width: width})
 		}

@@ -64,14 +64,13 @@ func (f family) rope(h hubConfig, c *decoderConfig) error {
 	switch {
 	case byKind.Full != nil:
 		all = *byKind.Full
-	case f.yarn && isNull(data):
-		no := false
-		all = hubRope{Type: "yarn", Factor: ptr(32.0), BetaFast: ptr(32.0), BetaSlow: ptr(1.0), Original: 4096, Truncate: &no}
+	case f.scaling != nil && isNull(data):
+		all = *f.scaling
 	}
 	if h.Original == 0 {
 		h.Original = f.original
 	}
-	one, err := all.config(h, c, theta)
+	one, err := all.config(f, h, c, theta)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (f family) rope(h hubConfig, c *decoderConfig) error {
 		return nil
 	}
 	local := or(byKind.Sliding, hubRope{})
-	if one, err = local.config(h, c, or(h.LocalTheta, f.localTheta)); err != nil {
+	if one, err = local.config(f, h, c, or(h.LocalTheta, f.localTheta)); err != nil {
 		return err
 	}
 	c.ropes = append(c.ropes, one)
@@ -97,7 +96,7 @@ func isNull(data json.RawMessage) bool { return len(data) == 0 || string(data) =
 func ptr[T any](v T) *T { return &v }
 
 // config checks the fields. theta is the base when r has none.
-func (r hubRope) config(h hubConfig, c *decoderConfig, theta float64) (ropeConfig, error) {
+func (r hubRope) config(f family, h hubConfig, c *decoderConfig, theta float64) (ropeConfig, error) {
 	out := ropeConfig{kind: r.Type, theta: or(r.Theta, theta), factor: or(r.Factor, 1), original: h.Original, scale: 1}
 	if out.kind == "" {
 		out.kind = r.OldType
@@ -110,7 +109,7 @@ func (r hubRope) config(h hubConfig, c *decoderConfig, theta float64) (ropeConfi
 	}
 	out.width = int(float64(c.head) * or(r.Partial, or(h.Partial, 1)))
 	switch {
-	case out.width != c.head && h.ModelType != "phi3":
+	case out.width != c.head && !f.partial:
 		return out, refused("partial_rotary_factor makes %d elements of a head of %d turn, and models of type %s turn all", out.width, c.head, h.ModelType)
 	case !(out.theta > 0 && out.theta < 1e12):
 		return out, refused("rope_theta is %v, want a number above 0", out.theta)
@@ -121,8 +120,8 @@ func (r hubRope) config(h hubConfig, c *decoderConfig, theta float64) (ropeConfi
 	case out.original < 1:
 		return out, refused("original_max_position_embeddings is %d, want at least 1", out.original)
 	}
-	if h.ModelType == "phi3" && (out.kind == "su" || out.kind == "yarn") {
-		out.kind = "longrope"
+	if kind := f.ropeTypes[out.kind]; kind != "" {
+		out.kind = kind
 	}
 	switch out.kind {
 	case "", "default":
@@ -198,8 +197,8 @@ func (c *decoderConfig) long(tokens int) bool {
 }
 
 // frequencies returns the angle of one position for each element, float32 [width]. Elements i and
-// i+width/2 turn by one angle, and that of the first is negative: see [turn]. The arithmetic is that
-// of Hugging Face's transformers, in float32. It waits for the device.
+// i+width/2 turn by one angle, and that of the first is negative: see [turn]. The arithmetic is
+// that of Hugging Face's transformers, in float32. It waits for the device.
 func (r ropeConfig) frequencies(x *cgotorch.Exec, tokens int) *cgotorch.Tensor {
 	exponents := x.DivScalar(x.Arange(cgotorch.Float32, 0, r.width, 2), r.width)
 	powers := cgotorch.ToSlice[float32](x, call(x, "aten::pow.Scalar", r.theta, exponents))

@@ -102,8 +102,8 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, position *cgotorch.
 	})
 }
 
-// inRows returns t [n] as rows of one length. LibTorch reduces each row by a block of its own on a GPU,
-// and a whole vocabulary by one.
+// inRows returns t [n] as rows of one length. LibTorch reduces each row by a block of its own on a
+// GPU, and a whole vocabulary by one.
 func inRows(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	rows, n := int64(1), t.Numel()
 	for rows < 512 && n%(2*rows) == 0 {
@@ -120,7 +120,8 @@ func likeliest(x *cgotorch.Exec, logits *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(x.MulScalar(row, rows.Shape()[1]), x.IndexSelect(columns, 0, row))
 }
 
-// logSum returns the logarithm of the sum of the exponentials of the logits [n], without dimensions.
+// logSum returns the logarithm of the sum of the exponentials of the logits [n], without
+// dimensions.
 func logSum(x *cgotorch.Exec, logits *cgotorch.Tensor) *cgotorch.Tensor {
 	rows := inRows(x, logits)
 	top := x.Max(x.AMax(rows, []int64{1}, cgotorch.ReduceOptions{}))

@@ -108,7 +108,7 @@ func (m *Model) savedConfig() ([]byte, error) {
 			}
 		}
 		config = inner
-		config["model_type"], config["architectures"] = "gemma3_text", []string{"Gemma3ForCausalLM"}
+		config["model_type"], config["architectures"] = m.d.c.vision.textType, []string{m.d.c.vision.text}
 	}
 	delete(config, "torch_dtype")
 	config["dtype"] = m.d.dtype.String()

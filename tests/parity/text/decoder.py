@@ -101,6 +101,9 @@ def make(name, seed):
     c._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(c, dtype=torch.float32, attn_implementation="eager").eval()
     fill(model, seed)
+    for module in model.modules():
+        if hasattr(module, "limit"):  # older versions take 7, whatever the configuration says
+            module.limit = changes.get("swiglu_limit", 7.0)
     return model
 
 
@@ -149,6 +152,9 @@ def main(folder, names):
         model.save_pretrained(to)
         if config is None:
             (to / "config.json").write_text(json.dumps(fields))
+        elif "swiglu_limit" in fields:  # older versions do not write it
+            saved = json.loads((to / "config.json").read_text())
+            (to / "config.json").write_text(json.dumps({**saved, "swiglu_limit": fields["swiglu_limit"]}))
         write(to, model, batch, n, 100 + i)
     if "llama" in names or not names:
         adapter(folder)

@@ -90,12 +90,15 @@ func (c *decoderCase) open(t *testing.T, dtype cgotorch.DType) *text.Model {
 	return m
 }
 
-// whole compares the logits of whole sequences in float32.
+// whole compares the logits of whole sequences in float32. transformers ran on the CPU.
 func (c decoderCase) whole(t *testing.T) {
-	d := furthest(forward(t, c.open(t, 0), c.batch, c.ids), c.logits)
+	d, most := furthest(forward(t, c.open(t, 0), c.batch, c.ids), c.logits), 1e-5
+	if c.device.IsCUDA() {
+		most = 3e-5 // angles of 1,300 tokens have other last bits there
+	}
 	t.Logf("the logits differ by %.2g of the largest", d)
-	if !(d <= 1e-5) {
-		t.Errorf("the logits differ by %.2g of the largest, want at most 1e-5", d)
+	if !(d <= most) {
+		t.Errorf("the logits differ by %.2g of the largest, want at most %v", d, most)
 	}
 }
 

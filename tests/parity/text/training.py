@@ -5,6 +5,7 @@ batch, n]) and losses.bin (float64 [steps]), and FOLDER/NAME-bfloat16 with the w
        training.py open FOLDER ...               each folder gets logits.bin, the logits of its ids.bin's last batch.
 Needs torch and transformers, on the CPU. Everything follows from seeds.
 """
+import json
 import pathlib
 import sys
 
@@ -46,6 +47,9 @@ def train(folder, name, steps):
 
 def logits(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    for module in model.modules():
+        if hasattr(module, "limit"):  # older versions take 7, whatever the configuration says
+            module.limit = json.loads((folder / "config.json").read_text())["swiglu_limit"]
     ids = torch.frombuffer(bytearray((folder / "ids.bin").read_bytes()), dtype=torch.int64).view(-1, BATCH, N)[-1]
     with torch.no_grad():
         out = model(ids, use_cache=False).logits
