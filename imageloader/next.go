@@ -59,15 +59,15 @@ func (l *Loader) readAhead(e *epoch) {
 	l.ahead = l.start(l.startOf(l.next))
 }
 
-// end waits until the goroutines of e have ended. If e was left before its end, end also stops
-// the next epoch and waits for it.
+// end waits until the goroutines of e have ended. If e was read to its end, the loader's place is
+// the start of the next epoch. If e was left before, end also stops the next epoch and waits for it.
 func (l *Loader) end(e *epoch) {
 	l.stop(e, context.Canceled) //edge:loop-ends-pipeline TestEpoch_LeftEarly
 	l.mu.Lock()
 	l.current = nil
 	ahead := l.ahead
 	if e.whole {
-		ahead = nil
+		ahead, l.place = nil, l.startOf(l.next)
 	} else {
 		l.ahead = nil
 	}

@@ -8,9 +8,13 @@ import (
 // Note [Place of a loop]
 //
 // A source reads ahead of the loop over its batches, so only the prefetcher knows the place of the
-// loop: the source's state after the last batch. At the end of an epoch the place is the end of
-// that epoch, as is the State of its last batch. It is the start of the next epoch when that
-// begins. So a program saves the number of its epoch with a place in the same epoch.
+// loop: the source's state after the last batch. In the body of the loop the place is in the epoch
+// of the batch. At the last batch it is the end of that epoch, and a run that is resumed there first
+// has an epoch without batches. After the last body the place is the start of the next epoch. A loop
+// that was left early leaves its place where it was. Loaders tell the same places.
+//
+// So the place and the program's number of the epoch change together. Package checkpoint refuses to
+// save another number.
 
 // placed is a batch that knows the source's state after it, and the start of the epoch after it.
 type placed interface {
@@ -18,16 +22,27 @@ type placed interface {
 	states() (after, next any)
 }
 
-func (b *Batch) states() (after, next any) { return b.State, b.State.NextEpoch() }
+func (b *Batch) states() (after, next any) { return statesOf(b.State) }
 
-func (b *TensorBatch) states() (after, next any) { return b.State, b.State.NextEpoch() }
+func (b *TensorBatch) states() (after, next any) { return statesOf(b.State) }
+
+// statesOf returns nothing for the state that a source of the program has left zero.
+func statesOf[S interface {
+	comparable
+	NextEpoch() S
+}](s S) (after, next any) {
+	var none S
+	if s == none {
+		return nil, nil
+	}
+	return s, s.NextEpoch()
+}
 
 // place is the place of a loop. See Note [Place of a loop].
 type place struct {
 	source any
-	after  any  // the state after the last batch; nil means the source's own
-	next   any  // the start of the next epoch; nil if it is not known
-	empty  bool // the last epoch was resumed at its end, and the source still tells this end
+	after  any // the state after the last batch; nil means the source's own
+	next   any // the start of the next epoch; nil if it is not known
 	// nextOf returns the start of the epoch after a state in JSON.
 	nextOf func(text []byte) any
 }
@@ -46,13 +61,11 @@ func placeIn[S interface{ NextEpoch() S }](source any) place {
 // start notes where the source is before it reads an epoch ahead of the loop.
 func (p *place) start() {
 	text, err := p.own()
-	switch {
-	case p.empty || err != nil:
+	if err != nil {
 		p.after = p.next
-	default: // nothing was read, or the program has restored the source
-		p.after, p.next = json.RawMessage(text), p.nextOf(text)
+		return
 	}
-	p.empty = false
+	p.after, p.next = json.RawMessage(text), p.nextOf(text) // nothing was read, or the program has restored the source
 }
 
 // own returns the place that the source tells.
@@ -71,16 +84,19 @@ func (p *copier[B]) reach(batch B) {
 	p.place.after, p.place.next = batch.states()
 }
 
-// ended notes the end of an epoch.
+// ended notes the end of an epoch. An epoch without batches tells no next epoch, but then nothing
+// was read ahead, so the source tells it.
 func (p *copier[B]) ended(empty bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.place.empty = empty
+	if p.place.after = p.place.next; empty {
+		p.place.after = nil
+	}
 }
 
-// MarshalJSON returns the source's state after the last batch that the loop got, which is in that
-// batch's epoch also after its end. A checkpoint saves it as its Loader. It fails if the source has
-// no such method, as loaders have.
+// MarshalJSON returns the place from which a resumed run continues: in the body of a loop the
+// source's state after its batch, and after the whole loop the start of the next epoch. A checkpoint
+// saves it as its Loader. MarshalJSON fails if the source has no such method, as loaders have.
 func (p *copier[B]) MarshalJSON() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,6 +118,6 @@ func (p *copier[B]) UnmarshalJSON(text []byte) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.place.after, p.place.next, p.place.empty = nil, nil, false
+	p.place.after, p.place.next = nil, nil
 	return nil
 }

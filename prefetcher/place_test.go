@@ -82,12 +82,15 @@ func TestPrefetcher_JSON(t *testing.T) {
 		}
 	}
 	after(ended, `"epoch":0,"batch":0`)
-	after(context.Background(), `"epoch":0,"batch":5`)
-	text, _ := json.Marshal(p)
+	after(context.Background(), `"epoch":1,"batch":0`)
 	_, p = make()
-	must.Do(t, json.Unmarshal(text, p))
-	after(context.Background(), `"epoch":0,"batch":5`) // an epoch without batches
+	must.Do(t, json.Unmarshal([]byte(`{"batch":5,"position":10,"samples":10}`), p)) // the end of epoch 0
+	after(ended, `"epoch":0,"batch":5`)
+	_, p = make()
+	must.Do(t, json.Unmarshal([]byte(`{"batch":5,"position":10,"samples":10}`), p))
+	after(context.Background(), `"epoch":1,"batch":0`) // after an epoch without batches
 	after(ended, `"epoch":1,"batch":0`)
+	after(context.Background(), `"epoch":2,"batch":0`)
 	if err := json.Unmarshal([]byte(`{"samples":3}`), p); !errors.Is(err, imageloader.ErrInvalidState) {
 		t.Errorf("a place in other data: %v", err)
 	}

@@ -4,10 +4,16 @@
 //	if again {
 //		err = checkpoint.Resume(x, "run.safetensors", &run)
 //	}
-//	for ; run.Epoch < epochs; run.Epoch++ {
-//		...
+//	for run.Epoch < epochs {
+//		for batch, err := range ahead.Epoch(ctx) {
+//			... // a Save here continues with the next batch of this epoch
+//		}
+//		run.Epoch++ // the Loader's place is now the start of the next epoch too
 //		err = checkpoint.Save(x, "run.safetensors", run)
 //	}
+//
+// A run that is saved in the body of an epoch's last batch first has an epoch without batches when it
+// is resumed. So the work that follows the loop, such as a test, is done then.
 //
 // # The file
 //

@@ -20,8 +20,8 @@ import (
 // was CUDA when the run was saved. Resume waits for the device.
 //
 // Resume fails with [ErrDamaged] for a damaged file, and with a [*nn.LoadError] if the model does
-// not fit the checkpoint. It fails if the optimizer does not fit, and if the checkpoint lacks a
-// part that c has. In these cases nothing has changed. It also fails if another part does not fit,
+// not fit the checkpoint. It fails if the optimizer does not fit, if the checkpoint lacks a part
+// that c has, and if its Epoch does not fit its Loader, see [Save]. In these cases nothing has changed. It also fails if another part does not fit,
 // for instance a loader of other data. The model and the generators have then not changed. Use
 // [LoadModel] for a file that this package has not saved.
 //
@@ -78,6 +78,9 @@ func (f *file) lacks(c *Checkpoint) error {
 		if part.want && !part.saved {
 			return f.fail("it was saved without %s: leave it out of the Checkpoint", part.name)
 		}
+	}
+	if err := f.info.fits(); err != nil && c.Loader != nil {
+		return f.fail("its %w; to continue from this file, leave the Loader out of the Checkpoint and Restore it yourself: %w", err, cgotorch.ErrInvalidArgument)
 	}
 	if c.EMA == nil {
 		return nil

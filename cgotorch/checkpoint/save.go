@@ -19,7 +19,7 @@ type Checkpoint struct {
 	LBFGS     *optim.LBFGS  // its parameters must belong to Model
 	Scaler    *optim.Scaler // the scaler of the gradients
 	EMA       *optim.EMA    // its parameters must belong to Model; must not be saved between two Swaps
-	Epoch     int           // the number of the epoch, as the program counts
+	Epoch     int           // the number of the epoch, from 0; with a Loader it is the epoch of the Loader's place
 	Step      int           // the number of the step, as the program counts
 	Loader    any           // the place in the data: a prefetcher, a data.Loader, or any value that JSON can hold
 	Config    any           // settings to make the model and the run again; any value that JSON can hold
@@ -34,6 +34,10 @@ type Checkpoint struct {
 // Save fails with [cgotorch.ErrInvalidArgument] for a tensor with NaN, of the model, the optimizer
 // or the averages, unless NotFinite is set. It fails for a tensor with Inf too, but not for a
 // buffer of the model, such as a mask.
+//
+// Loader's place is in the epoch of the loop over its batches, and after the whole loop it is the
+// start of the next epoch. Save fails with [cgotorch.ErrInvalidArgument] if Epoch is another
+// number. A program that counts no epochs may leave Epoch 0 inside such loops.
 //
 // With a distributed.Sharded, all ranks call Save, because all have parts of its state. Rank 0
 // writes the file, and alone learns whether that has failed. The other ranks return before the file
@@ -68,6 +72,9 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 	var err error
 	if info.Loader, err = raw(c.Loader); err != nil {
 		return fail("Loader: %w", err)
+	}
+	if err := info.fits(); err != nil {
+		return fail("%w: %w", err, cgotorch.ErrInvalidArgument)
 	}
 	if info.Config, err = raw(c.Config); err != nil {
 		return fail("Config: %w", err)

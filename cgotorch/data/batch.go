@@ -24,7 +24,8 @@ type Batch struct {
 
 	// State is the position right after this batch. A loader that is restored to State continues with
 	// the next batch. After the last batch of an epoch, State is the end of that epoch. Then the
-	// restored loader yields an empty epoch first. [State.NextEpoch] skips this empty epoch.
+	// restored loader yields an empty epoch first. After the loop a program saves the loader or its
+	// prefetcher, or [State.NextEpoch].
 	State State
 
 	// OnRelease, if not nil, is called once, by the first Release. It must not wait. The maker of the

@@ -37,6 +37,7 @@ type epoch struct {
 	readErr error     // read it only after `windows` is closed
 	err     error     // why `ordered` was closed early. Read it only after `ordered` is closed
 	running sync.WaitGroup
+	whole   bool // the consumer has had the last batch, and asked for the next one
 }
 
 // job is a batch in the making.
@@ -83,7 +84,8 @@ func (l *Loader) start(ctx context.Context, from State) *epoch {
 	return e
 }
 
-// end stops the goroutines, and gives back what the consumer did not take.
+// end stops the goroutines, and gives back what the consumer did not take. After the whole epoch
+// the loader's place is the start of the next one.
 func (e *epoch) end() {
 	e.cancel(context.Canceled)
 	e.running.Wait()
@@ -96,6 +98,9 @@ func (e *epoch) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running = nil
+	if e.whole {
+		l.place = l.next
+	}
 	if l.closed {
 		_ = l.ring.Close()
 	}

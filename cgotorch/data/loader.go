@@ -192,6 +192,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 				return
 			}
 			if batch == nil {
+				e.whole = true
 				return
 			}
 			l.reach(batch.State)

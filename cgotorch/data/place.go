@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// MarshalJSON returns the [State] after the last batch that a loop got, which is in that batch's
-// epoch also after its end. A checkpoint saves it as its Loader. If a prefetcher reads the epoch,
-// only the prefetcher knows the place, and MarshalJSON fails with [ErrBusy].
+// MarshalJSON returns the [State] from which a resumed run continues: in the body of a loop that of
+// its batch, and after the whole loop the start of the next epoch. A checkpoint saves it as its
+// Loader. If a prefetcher reads the epoch, only the prefetcher knows the place, and MarshalJSON
+// fails with [ErrBusy].
 func (l *Loader) MarshalJSON() ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
