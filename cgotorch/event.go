@@ -8,7 +8,8 @@ import (
 )
 
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU an
-// event is done when it is recorded. An Event may be used from any goroutine.
+// event is done when it is recorded. An Event may be used from any goroutine. A nil Event is done,
+// like the event of PyTorch that nobody has recorded: no stream and no method waits for it.
 type Event struct {
 	mu      sync.RWMutex // only Close locks mu for writing
 	h       *ct.Event
@@ -66,6 +67,9 @@ func (e *Event) lockIn(op string, capture *graphWork) (*ct.Event, error) {
 }
 
 func (e *Event) awaitedBy(op string, stream *ct.Stream, capture *graphWork) error {
+	if e == nil {
+		return nil
+	}
 	h, err := e.lockIn(op, capture)
 	if err != nil {
 		return err
@@ -75,30 +79,27 @@ func (e *Event) awaitedBy(op string, stream *ct.Stream, capture *graphWork) erro
 }
 
 // Query reports whether the event is done. It does not wait.
-func (e *Event) Query() (bool, error) {
-	h, err := e.lock("Event.Query")
-	if err != nil {
-		return false, err
-	}
-	defer e.mu.RUnlock()
-	var done int32
-	err = check("Event.Query", ct.EventQuery(h, &done))
-	return done != 0, err
-}
+func (e *Event) Query() (bool, error) { return e.ask("Event.Query", ct.EventQuery) }
 
 // Poll reports whether the event is done. It does not wait. The stream checker learns nothing
 // from Poll, so Poll is only for statistics. A program that goes on because an event is done must
 // call [Event.Query].
 func (e *Event) Poll() (bool, error) { return e.poll("Event.Poll") }
 
-func (e *Event) poll(op string) (bool, error) {
+func (e *Event) poll(op string) (bool, error) { return e.ask(op, ct.EventDone) }
+
+// ask reports whether the event is done, as the core's function `tell` says.
+func (e *Event) ask(op string, tell func(*ct.Event, *int32) *ct.Status) (bool, error) {
+	if e == nil {
+		return true, nil
+	}
 	h, err := e.lock(op)
 	if err != nil {
 		return false, err
 	}
 	defer e.mu.RUnlock()
 	var done int32
-	err = check(op, ct.EventDone(h, &done))
+	err = check(op, tell(h, &done))
 	return done != 0, err
 }
 
@@ -107,6 +108,9 @@ func (e *Event) poll(op string) (bool, error) {
 func (e *Event) Synchronize() error { return e.synchronize("Event.Synchronize") }
 
 func (e *Event) synchronize(op string) error {
+	if e == nil {
+		return nil
+	}
 	h, err := e.lock(op)
 	if err != nil {
 		return err

@@ -236,7 +236,7 @@ func (x *Exec) Wait(e *Event) {
 	if err := e.awaitedBy("Exec.Wait", x.c.Stream, x.capture()); err != nil {
 		x.Fail("Exec.Wait", err)
 	}
-	if g := x.capture(); g != nil {
+	if g := x.capture(); g != nil && e != nil {
 		g.forked[x.c.Stream] = true
 	}
 }

@@ -570,17 +570,29 @@ func TestStream_Nil(t *testing.T) {
 	}
 }
 
-// A nil Event and a zero Event give an error in each method, and no crash.
+// A nil Event is done. A zero Event gives an error in each method, and no crash.
 func TestEvent_NeverRecorded(t *testing.T) {
 	torchtest.CheckLeaks(t)
+	slab := must.Get(NewHostSlab(CPU, 1))(t)
+	defer slab.Close()
+	fails := func(done bool, err error) error {
+		if done != (err == nil) {
+			t.Errorf("done: %v, %v", done, err)
+		}
+		return err
+	}
 	for name, e := range map[string]*Event{"nil": nil, "zero": {}} {
 		for method, call := range map[string]func() error{
 			"Stream.Wait":       func() error { return DefaultStream(CPU).Wait(e) },
-			"Event.Query":       func() error { _, err := e.Query(); return err },
+			"Exec.Wait":         func() error { return DefaultStream(CPU).Do(func(x *Exec) error { x.Wait(e); return nil }) },
+			"Event.Query":       func() error { done, err := e.Query(); return fails(done, err) },
+			"Event.Poll":        func() error { done, err := e.Poll(); return fails(done, err) },
+			"HostSlab.Await":    func() error { return slab.Await(e) },
 			"Event.Synchronize": func() error { return e.Synchronize() },
 			"Event.Elapsed":     func() error { _, err := e.Elapsed(e); return err },
 		} {
-			if err := call(); !errors.Is(err, ErrInvalidArgument) && !errors.Is(err, ErrClosed) {
+			err := call()
+			if refused := errors.Is(err, ErrInvalidArgument) || errors.Is(err, ErrClosed); refused != (e != nil || method == "Event.Elapsed") || !refused && err != nil {
 				t.Errorf("%s: %s: got %v", name, method, err)
 			}
 		}
