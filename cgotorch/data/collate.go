@@ -120,12 +120,12 @@ func (c *collator) gather(ctx context.Context, j *job) (direct bool, err error) 
 	if o.Map == nil && j.parts[0].window.rows != nil {
 		c.places = c.places[:0]
 		for _, p := range j.parts {
-			if p.window.order == nil && o.Ranks == 1 {
+			if p.window.order == nil && o.World == 1 {
 				c.pieces = append(c.pieces, piece{rows: p.window.rows, from: p.window.from + p.from, to: p.window.from + p.to})
 				continue
 			}
 			var places []int32
-			if o.Ranks == 1 {
+			if o.World == 1 {
 				places = p.window.order[p.window.from:][p.from:p.to]
 			} else {
 				at := len(c.places)

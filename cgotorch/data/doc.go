@@ -28,7 +28,7 @@
 // of Options.ShuffleBuffer samples, and each window is permuted. So a stream whose file is sorted
 // by label needs a large window, or a file in another order.
 //
-// With Options.Ranks, rank r takes the samples r, r+Ranks, r+2*Ranks and so on of that order. All
+// With Options.World, rank r takes the samples r, r+World, r+2*World and so on of that order. All
 // ranks get the same number of batches. If the samples do not divide evenly, some samples of the
 // last round are given to two ranks. With DropRest the last round is left out instead. With
 // EachOnce some ranks get one sample less. A [State] continues with another number of ranks.

@@ -112,7 +112,7 @@ func (l *Loader) Fields() []Field {
 // BatchSize returns the number of samples of the largest batch.
 func (l *Loader) BatchSize() int { return l.options.BatchSize }
 
-// Batches returns the number of batches of a whole epoch. For a Stream it returns -1, because
+// Batches returns the number of batches of a whole epoch, of this rank. For a Stream it returns -1, because
 // nobody knows how many samples a Stream has before its end.
 func (l *Loader) Batches() int {
 	if l.set == nil {
@@ -140,7 +140,7 @@ func (l *Loader) Pin(p Pinner) error {
 }
 
 // Restore makes the next epoch start at the state s, with the seed of s. It does not change an
-// epoch that is being read. It fails with [ErrInvalidState] if s is from other data. Options.Ranks
+// epoch that is being read. It fails with [ErrInvalidState] if s is from other data. Options.World
 // may be different, see [State].
 func (l *Loader) Restore(s State) error {
 	samples := int64(0)
@@ -214,7 +214,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
-	l.next.Ranks = l.options.Ranks
+	l.next.Ranks = l.options.World
 	l.place, l.beyond = l.next, false
 	e := l.start(ctx, l.next)
 	l.next, l.running = l.next.NextEpoch(), e.cancel

@@ -44,7 +44,7 @@ func TestLoader_InOrder(t *testing.T) {
 func TestLoader_Batches_EqualsEpoch(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, o := range []Options{
-		{BatchSize: 5}, {BatchSize: 5, DropLast: true}, {BatchSize: 4, Ranks: 3}, {BatchSize: 4, Ranks: 3, Rank: 2, DropRest: true, DropLast: true},
+		{BatchSize: 5}, {BatchSize: 5, DropLast: true}, {BatchSize: 4, World: 3}, {BatchSize: 4, World: 3, Rank: 2, DropRest: true, DropLast: true},
 		{BatchSize: 23}, {BatchSize: 23, DropLast: true}, {BatchSize: 24},
 	} {
 		l := open(t, numbered(t, 23), o)
@@ -91,11 +91,11 @@ func TestLoader_Resume(t *testing.T) {
 		for _, o := range []Options{
 			{BatchSize: 4},
 			{BatchSize: 4, Shuffle: true, Seed: 3, ShuffleBuffer: 16},
-			{BatchSize: 7, Shuffle: true, Ranks: 3, Rank: 1, ShuffleBuffer: 20, DropLast: true},
+			{BatchSize: 7, Shuffle: true, World: 3, Rank: 1, ShuffleBuffer: 20, DropLast: true},
 			{BatchSize: 3, Shuffle: true, BufferBytes: 300},
-			{BatchSize: 4, Ranks: 4, Rank: 3, DropRest: true, Map: func(s Sample) (Sample, error) { s["id"] = s["id"].(int64) * 2; return s, nil }},
+			{BatchSize: 4, World: 4, Rank: 3, DropRest: true, Map: func(s Sample) (Sample, error) { s["id"] = s["id"].(int64) * 2; return s, nil }},
 		} {
-			t.Run(fmt.Sprintf("%s/%d-%d-%v", name, o.BatchSize, o.Ranks, o.Shuffle), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%d-%d-%v", name, o.BatchSize, o.World, o.Shuffle), func(t *testing.T) {
 				l := open(t, set, o)
 				first, _, states := readEpoch(t, l)
 				second, _, _ := readEpoch(t, l)
@@ -125,7 +125,7 @@ func TestLoader_Ranks(t *testing.T) {
 		for _, dropRest := range []bool{false, true} {
 			seen, counts := map[int64]int{}, []int{}
 			for rank := range 4 {
-				_, ids, _ := readEpoch(t, open(t, set, Options{BatchSize: 3, Shuffle: true, ShuffleBuffer: 10, Ranks: 4, Rank: rank, DropRest: dropRest}))
+				_, ids, _ := readEpoch(t, open(t, set, Options{BatchSize: 3, Shuffle: true, ShuffleBuffer: 10, World: 4, Rank: rank, DropRest: dropRest}))
 				counts = append(counts, len(ids))
 				for _, id := range ids {
 					seen[id]++
@@ -308,7 +308,7 @@ func TestOptions_Refused(t *testing.T) {
 	table := numbered(t, 4)
 	for want, o := range map[string]Options{
 		"BatchSize is -1":          {BatchSize: -1},
-		"Rank is 2":                {Ranks: 2, Rank: 2},
+		"Rank is 2":                {World: 2, Rank: 2},
 		`has "nothing" float32`:    {Fields: []Field{{Name: "nothing", DType: cgotorch.Float32}}},
 		`Pad names "id"`:           {Pad: map[string]Pad{"id": {}}},
 		"Value is 0.5":             {Pad: map[string]Pad{"list": {Value: 0.5}}},

@@ -22,11 +22,11 @@ type Options struct {
 	ShuffleBuffer int
 	BufferBytes   int
 
-	// Ranks is the number of processes that divide each epoch. 0 means 1. Rank is the number of this
+	// World is the number of processes that divide each epoch. 0 means 1. Rank is the number of this
 	// process, from 0. All ranks have equal Seeds and data, and get equal numbers of samples. If the
 	// samples do not divide evenly, a few are given twice. With DropRest a few are left out instead.
-	// BatchSize is the batch of one rank. See [State] for a change of Ranks inside an epoch.
-	Ranks, Rank int
+	// BatchSize is the batch of one rank. See [State] for a change of World inside an epoch.
+	World, Rank int
 	DropRest    bool
 
 	// EachOnce gives each sample of an epoch to exactly one rank. Sums over all ranks are then sums
@@ -74,7 +74,7 @@ const (
 
 // share returns this rank's number of samples of n.
 func (o Options) share(n int) int {
-	rounds, rest := n/o.Ranks, n%o.Ranks
+	rounds, rest := n/o.World, n%o.World
 	if rest > 0 && !o.DropRest && (!o.EachOnce || o.Rank < rest) {
 		rounds++
 	}
@@ -87,8 +87,8 @@ func (o Options) empty(name string, share int64) error {
 	switch {
 	case share > 0:
 		return fmt.Errorf("data: %s has %d samples, fewer than the BatchSize %d, and Options.DropLast leaves them out: lower BatchSize, or leave DropLast out: %w", name, share, o.BatchSize, ErrInvalidOptions)
-	case o.DropRest && o.Ranks > 1:
-		return fmt.Errorf("data: %s has fewer samples than the %d ranks, and Options.DropRest leaves them out: take fewer ranks, or leave DropRest out: %w", name, o.Ranks, ErrInvalidOptions)
+	case o.DropRest && o.World > 1:
+		return fmt.Errorf("data: %s has fewer samples than the %d ranks, and Options.DropRest leaves them out: take fewer ranks, or leave DropRest out: %w", name, o.World, ErrInvalidOptions)
 	}
 	return fmt.Errorf("data: %s has no samples, so an epoch would have no batches: look at the file or the query that it is from: %w", name, ErrInvalidOptions)
 }
@@ -102,7 +102,7 @@ func (o Options) complete(fields []Field) (Options, error) {
 		zero  int
 	}{
 		{"BatchSize", &o.BatchSize, defaultBatchSize}, {"ShuffleBuffer", &o.ShuffleBuffer, defaultShuffleBuffer},
-		{"BufferBytes", &o.BufferBytes, defaultBufferBytes}, {"Ranks", &o.Ranks, 1}, {"Rank", &o.Rank, 0},
+		{"BufferBytes", &o.BufferBytes, defaultBufferBytes}, {"World", &o.World, 1}, {"Rank", &o.Rank, 0},
 		{"Workers", &o.Workers, runtime.GOMAXPROCS(0)}, {"Buffers", &o.Buffers, defaultBuffers},
 	} {
 		if *number.value < 0 || *number.value > 1<<31-1 {
@@ -115,8 +115,8 @@ func (o Options) complete(fields []Field) (Options, error) {
 	if o.Workers > mostWorkers {
 		return o, fmt.Errorf("data: Options.Workers is %d; it must be 0 to %d: %w", o.Workers, mostWorkers, ErrInvalidOptions)
 	}
-	if o.Rank >= o.Ranks {
-		return o, fmt.Errorf("data: Options.Rank is %d; it must be less than Ranks, which is %d: %w", o.Rank, o.Ranks, ErrInvalidOptions)
+	if o.Rank >= o.World {
+		return o, fmt.Errorf("data: Options.Rank is %d; it must be less than World, which is %d: %w", o.Rank, o.World, ErrInvalidOptions)
 	}
 	if o.EachOnce && (o.DropRest || o.DropLast) {
 		return o, fmt.Errorf("data: Options.EachOnce is set, and DropRest or DropLast leaves samples out; drop one: %w", ErrInvalidOptions)

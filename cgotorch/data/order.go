@@ -6,7 +6,7 @@ import "math/bits"
 //
 // An epoch is a sequence of windows. The window of a Dataset is all of it. A window of a Stream is
 // the next ShuffleBuffer samples of the file, or fewer if they fill BufferBytes. Each window but
-// the last has a multiple of Ranks samples, so no round of the ranks crosses a window. The order
+// the last has a multiple of World samples, so no round of the ranks crosses a window. The order
 // inside a window is a permutation that depends on the seed, the epoch and the window's first row.
 //
 // A state therefore needs only the first row of its window and the number of samples so far. A
@@ -56,8 +56,8 @@ func (w *window) share(o Options) int { return o.share(w.n - w.from) }
 
 // sample returns the number, in the window, of the k-th sample of this rank.
 func (w *window) sample(o Options, k int) int32 {
-	i := w.from + k*o.Ranks
-	if rest := w.n - i; rest < o.Ranks {
+	i := w.from + k*o.World
+	if rest := w.n - i; rest < o.World {
 		i += o.Rank % rest
 	} else {
 		i += o.Rank

@@ -9,10 +9,10 @@ import (
 // and gives it to [Loader.Restore]. It can be written as JSON, and compared. A loader of the same
 // data and options continues with exactly the batches that would have followed.
 //
-// A loader with another Options.Ranks continues with the samples that are left of the epoch. All
+// A loader with another Options.World continues with the samples that are left of the epoch. All
 // ranks restore the same State, that of a batch of rank 0. All ranks must have had the same number
 // of batches. None of the samples that are left is lost, and none that was delivered comes again,
-// but the few that make the ranks equal, see Options.Ranks. For a Stream, the ranks are made equal
+// but the few that make the ranks equal, see Options.World. For a Stream, the ranks are made equal
 // at the end of the window too, see Options.ShuffleBuffer. This works several times in one epoch.
 //
 // BatchSize is that of one rank. So the program divides its global batch by the new number of
@@ -48,7 +48,7 @@ func (s State) inWindow() int64 {
 // begun reports whether some samples of the window are over, so that the window must be the same
 // again. Rows that come in their own order to one rank need no window.
 func (s State) begun(o Options) bool {
-	return s.Window > 0 && (s.Before > s.Row || s.inWindow() > 0) && (o.Shuffle || o.Ranks > 1)
+	return s.Window > 0 && (s.Before > s.Row || s.inWindow() > 0) && (o.Shuffle || o.World > 1)
 }
 
 // startFor returns the state from which a rank with the options o goes on. samples is 0 for a
@@ -59,7 +59,7 @@ func (s State) startFor(o Options, samples int64) (State, error) {
 	}
 	saved := s
 	if s.Ranks == 0 {
-		s.Ranks = o.Ranks
+		s.Ranks = o.World
 	}
 	ranks := int64(s.Ranks)
 	const most = math.MaxInt64 / 4
@@ -81,19 +81,19 @@ func (s State) startFor(o Options, samples int64) (State, error) {
 	if share := (n - before + ranks - 1) / ranks; known && (before > n || s.inWindow() > share) || samples > 0 && s.Row != 0 {
 		return fail("data: the state's position is %d, in an epoch of %d samples", s.Position, max(share, 0))
 	}
-	if s.Ranks == o.Ranks {
+	if s.Ranks == o.World {
 		return s, nil
 	}
-	s.Ranks = o.Ranks
+	s.Ranks = o.World
 	if s.Position == 0 && s.Before == 0 {
 		s.Window = 0
 		return s, nil
 	}
 	if !known {
-		return fail("data: the state is of %d ranks and has no Window, so it cannot continue with %d; give the State of a batch, or begin its NextEpoch", saved.Ranks, o.Ranks)
+		return fail("data: the state is of %d ranks and has no Window, so it cannot continue with %d; give the State of a batch, or begin its NextEpoch", saved.Ranks, o.World)
 	}
 	if samples == 0 && o.EachOnce {
-		return fail("data: the state is of %d ranks, and Options.EachOnce cannot divide the rest of a Stream among %d; take %d ranks, or begin its NextEpoch", saved.Ranks, o.Ranks, saved.Ranks)
+		return fail("data: the state is of %d ranks, and Options.EachOnce cannot divide the rest of a Stream among %d; take %d ranks, or begin its NextEpoch", saved.Ranks, o.World, saved.Ranks)
 	}
 	had := min(before+saved.inWindow()*ranks, n)
 	s.Position, s.Before = 0, s.Row+had

@@ -35,25 +35,25 @@ func TestState_OtherRanks(t *testing.T) {
 			stages := 1 + random.IntN(4)
 			before := 0
 			for stage := range stages {
-				if before = o.Ranks; o.Ranks == 0 || n > 10 {
-					o.Ranks = 1 + random.IntN(min(6, n))
+				if before = o.World; o.World == 0 || n > 10 {
+					o.World = 1 + random.IntN(min(6, n))
 				}
 				o.BatchSize = 1 + random.IntN(4)
 				batches := random.IntN(4)
 				if stage == stages-1 {
 					batches = math.MaxInt
 				}
-				if before != o.Ranks {
+				if before != o.World {
 					changes++
-					repeats += o.Ranks - 1
+					repeats += o.World - 1
 					if isStream {
-						repeats += o.Ranks - 1 // also at the end of the window
+						repeats += o.World - 1 // also at the end of the window
 					}
 				}
-				story += fmt.Sprintf("%d ranks, %d batches of %d from %+v; ", o.Ranks, batches, o.BatchSize, state)
+				story += fmt.Sprintf("%d ranks, %d batches of %d from %+v; ", o.World, batches, o.BatchSize, state)
 				next := state
 				var counts []int
-				for o.Rank = range o.Ranks {
+				for o.Rank = range o.World {
 					l := open(t, set, o)
 					if err := l.Restore(state); err != nil {
 						t.Fatalf("%s, %s: %v", name, story, err)
@@ -120,7 +120,7 @@ func TestOptions_EachOnce(t *testing.T) {
 		for name, set := range sources(t, n) {
 			var all []int64
 			for rank := range 4 {
-				l := open(t, set, Options{BatchSize: 3, Shuffle: true, ShuffleBuffer: 10, Ranks: 4, Rank: rank, EachOnce: true})
+				l := open(t, set, Options{BatchSize: 3, Shuffle: true, ShuffleBuffer: 10, World: 4, Rank: rank, EachOnce: true})
 				_, ids, states := readEpoch(t, l)
 				if b := l.Batches(); b >= 0 && b != len(states) {
 					t.Errorf("%s: rank %d has %d batches, and Batches is %d", name, rank, len(states), b)
@@ -165,7 +165,7 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 		{State{Position: 2, Ranks: 3}, true, "the state is of 3 ranks and has no Window, so it cannot continue with 2; give the State of a batch"},
 	} {
 		var err error
-		o := Options{Ranks: 2, Rank: 1, Shuffle: true}
+		o := Options{World: 2, Rank: 1, Shuffle: true}
 		if test.stream {
 			err = open(t, streamed{table, 2}, o).Restore(test.s)
 		} else {
@@ -177,11 +177,11 @@ func TestLoader_Restore_WrongRanks(t *testing.T) {
 		}
 		torchtest.WantError(t, err, ErrInvalidState, test.want)
 	}
-	l := open(t, streamed{table, 2}, Options{Ranks: 2, Shuffle: true})
+	l := open(t, streamed{table, 2}, Options{World: 2, Shuffle: true})
 	must.Do(t, l.Restore(State{Position: 2, Before: 24, Window: 30, Ranks: 2}))
 	for _, err := range l.Epoch(context.Background()) {
 		torchtest.WantError(t, err, ErrInvalidState, "the state's window has 30 samples, and the data have 20 there")
 	}
-	l = open(t, streamed{table, 2}, Options{Ranks: 2, EachOnce: true})
+	l = open(t, streamed{table, 2}, Options{World: 2, EachOnce: true})
 	torchtest.WantError(t, l.Restore(State{Position: 2, Window: 20, Ranks: 3}), ErrInvalidState, "take 3 ranks, or begin its NextEpoch")
 }

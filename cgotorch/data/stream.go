@@ -67,7 +67,7 @@ func ReadTable(ctx context.Context, stream Stream, most int) (*Table, error) {
 func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 	o := &e.loader.options
 	size := max(o.ShuffleBuffer, o.BatchSize)
-	size = roundUp(size, o.Ranks)
+	size = roundUp(size, o.World)
 	row := e.from.Row
 	fields := stream.Fields()
 	w := &window{row: row, rows: newRows(fields, 0)}
@@ -93,7 +93,7 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 		if err != nil {
 			return err
 		}
-		if !o.Shuffle && o.Ranks == 1 && old == 0 { // the rows are a window as they are
+		if !o.Shuffle && o.World == 1 && old == 0 { // the rows are a window as they are
 			w.rows = rows
 			if err := flush(); err != nil {
 				return err
@@ -113,13 +113,13 @@ func (e *epoch) readWindows(stream Stream, send func(*window) error) error {
 				continue
 			}
 			to := from + rows.upTo(from, size-w.rows.n, o.BufferBytes-bytes)
-			for to < rows.n && (w.rows.n+to-from)%o.Ranks != 0 {
+			for to < rows.n && (w.rows.n+to-from)%o.World != 0 {
 				to++
 			}
 			bytes += rows.bytes(from, to)
 			w.rows.take(rows, from, to)
 			from = to
-			if w.rows.n%o.Ranks == 0 && (w.rows.n >= size || bytes >= o.BufferBytes) {
+			if w.rows.n%o.World == 0 && (w.rows.n >= size || bytes >= o.BufferBytes) {
 				if err := flush(); err != nil {
 					return err
 				}
