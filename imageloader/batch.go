@@ -36,8 +36,8 @@ type HostBatch struct {
 	// State is the position right after this batch. A loader that is restored to State continues
 	// with the next batch. The State of an epoch's last batch is the end of that epoch. A loader
 	// that is restored to the end of an epoch first has an epoch without batches. After the loop a
-	// program saves the loader or its prefetcher, or [State.NextEpoch]. A program that makes batches itself may leave
-	// State zero. It may also set the values that it needs to continue.
+	// program saves the loader or its prefetcher, or [State.NextEpoch]. A program that makes
+	// batches itself may leave State zero. It may also set the values that it needs to continue.
 	State State
 
 	// OnRelease, if not nil, is called once, by the first Release, after the batch has dropped its

@@ -236,11 +236,11 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 func (l *Loader) Classes() []string { return l.archive.Classes() }
 
 // Len returns the number of images in an epoch of this rank. Without Options.Ranks.EachOnce all
-// ranks have equally many, so a sum over all ranks is divided by Len() times Ranks.World. Images that
-// turn out to be unusable are counted too. Len returns 0 while the number is not known. This can be
-// so for a .tgz that is larger than Options.Reading.ShuffleBuffer, has given classes and has no index
-// file. The first epoch then finds the number. With EachOnce, 0 can also mean that this rank has no
-// images.
+// ranks have equally many, so a sum over all ranks is divided by Len() times Ranks.World. Images
+// that turn out to be unusable are counted too. Len returns 0 while the number is not known. This
+// can be so for a .tgz that is larger than Options.Reading.ShuffleBuffer, has given classes and
+// has no index file. The first epoch then finds the number. With EachOnce, 0 can also mean that
+// this rank has no images.
 func (l *Loader) Len() int {
 	return l.options.division().images(int(l.length.Load()), l.options.Ranks.Rank)
 }

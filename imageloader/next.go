@@ -60,7 +60,8 @@ func (l *Loader) readAhead(e *epoch) {
 }
 
 // end waits until the goroutines of e have ended. If e was read to its end, the loader's place is
-// the start of the next epoch. If e was left before, end also stops the next epoch and waits for it.
+// the start of the next epoch. If e was left before, end also stops the next epoch and waits for
+// it.
 func (l *Loader) end(e *epoch) {
 	l.stop(e, context.Canceled) //edge:loop-ends-pipeline TestEpoch_LeftEarly
 	l.mu.Lock()

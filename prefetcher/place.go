@@ -9,9 +9,9 @@ import (
 //
 // A source reads ahead of the loop over its batches, so only the prefetcher knows the place of the
 // loop: the source's state after the last batch. In the body of the loop the place is in the epoch
-// of the batch. At the last batch it is the end of that epoch, and a run that is resumed there first
-// has an epoch without batches. After the last body the place is the start of the next epoch. A loop
-// that was left early leaves its place where it was. Loaders tell the same places.
+// of the batch. At the last batch it is the end of that epoch, and a run that is resumed there
+// first has an epoch without batches. After the last body the place is the start of the next
+// epoch. A loop that was left early leaves its place where it was. Loaders tell the same places.
 //
 // So the place and the program's number of the epoch change together. Package checkpoint refuses to
 // save another number.
@@ -95,8 +95,9 @@ func (p *copier[B]) ended(empty bool) {
 }
 
 // MarshalJSON returns the place from which a resumed run continues: in the body of a loop the
-// source's state after its batch, and after the whole loop the start of the next epoch. A checkpoint
-// saves it as its Loader. MarshalJSON fails if the source has no such method, as loaders have.
+// source's state after its batch, and after the whole loop the start of the next epoch. A
+// checkpoint saves it as its Loader. MarshalJSON fails if the source has no such method, as
+// loaders have.
 func (p *copier[B]) MarshalJSON() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

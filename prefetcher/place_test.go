@@ -96,6 +96,22 @@ func TestPrefetcher_JSON(t *testing.T) {
 	}
 }
 
+// A source that tells no State has no place, and no wrong one is saved.
+func TestPrefetcher_JSON_NoPlace(t *testing.T) {
+	p := start(t, newCounted(t, 3, nil), cgotorch.CPU, Options{})
+	tells := func() {
+		t.Helper()
+		if text, err := json.Marshal(p); err == nil || !strings.Contains(err.Error(), "save the State of a batch") {
+			t.Errorf("the place is %s, %v", text, err)
+		}
+	}
+	for _, err := range p.Epoch(context.Background()) {
+		must.Do(t, err)
+		tells()
+	}
+	tells()
+}
+
 func TestTensors_JSON(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	table := must.Get(data.NewTable(data.Of("id", []int{0, 1, 2, 3, 4, 5})))(t)

@@ -130,8 +130,8 @@ func (f feed) train(run *checkpoint.Checkpoint, save func(batch int) error) (see
 	return seen, nil
 }
 
-// A run that was saved anywhere continues with the batches that would have followed. A number of the
-// epoch with which it would lose an epoch, or train one twice, is not saved.
+// A run that was saved anywhere continues with the batches that would have followed. A number of
+// the epoch with which it would lose an epoch, or train one twice, is not saved.
 func TestResume_Places(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for sort, open := range feeds(t) {

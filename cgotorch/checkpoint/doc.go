@@ -12,8 +12,8 @@
 //		err = checkpoint.Save(x, "run.safetensors", run)
 //	}
 //
-// A run that is saved in the body of an epoch's last batch first has an epoch without batches when it
-// is resumed. So the work that follows the loop, such as a test, is done then.
+// A run that is saved in the body of an epoch's last batch first has an epoch without batches when
+// it is resumed. So the work that follows the loop, such as a test, is done then.
 //
 // # The file
 //

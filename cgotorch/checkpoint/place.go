@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// dataPlace is the part of a loader's place that tells its epoch. See Note [Place of a loop] of package
-// prefetcher.
+// dataPlace is the part of a loader's place that tells its epoch. See Note [Place of a loop] of
+// package prefetcher.
 type dataPlace struct{ Epoch, Batch int }
 
 // placeOf reads the place of a loader or prefetcher. It returns false for another value.
@@ -23,8 +23,9 @@ func placeOf(loader json.RawMessage) (p dataPlace, ok bool) {
 	return p, json.Unmarshal(loader, &p) == nil
 }
 
-// fits fails if Epoch is not the epoch of the loader's place: the resumed run would lose an epoch, or
-// train one too often. A program that counts no epochs may leave Epoch 0 in its loops over batches.
+// fits fails if Epoch is not the epoch of the loader's place: the resumed run would lose an epoch,
+// or train one too often. A program that counts no epochs may leave Epoch 0 in its loops over
+// batches.
 func (i *Info) fits() error {
 	p, ok := placeOf(i.Loader)
 	if !ok || i.Epoch == p.Epoch || i.Epoch == 0 && p.Batch > 0 {

@@ -21,9 +21,10 @@ import (
 //
 // Resume fails with [ErrDamaged] for a damaged file, and with a [*nn.LoadError] if the model does
 // not fit the checkpoint. It fails if the optimizer does not fit, if the checkpoint lacks a part
-// that c has, and if its Epoch does not fit its Loader, see [Save]. In these cases nothing has changed. It also fails if another part does not fit,
-// for instance a loader of other data. The model and the generators have then not changed. Use
-// [LoadModel] for a file that this package has not saved.
+// that c has, and if its Epoch does not fit its Loader, see [Save]. In these cases nothing has
+// changed. It also fails if another part does not fit, for instance a loader of other data. The
+// model and the generators have then not changed. Use [LoadModel] for a file that this package has
+// not saved.
 //
 // With a distributed.Sharded, each rank calls Resume and takes its part of the state. The number of
 // ranks may differ from that of the run that was saved.

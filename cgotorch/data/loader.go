@@ -112,8 +112,8 @@ func (l *Loader) Fields() []Field {
 // BatchSize returns the number of samples of the largest batch.
 func (l *Loader) BatchSize() int { return l.options.BatchSize }
 
-// Batches returns the number of batches of a whole epoch, of this rank. For a Stream it returns -1, because
-// nobody knows how many samples a Stream has before its end.
+// Batches returns the number of batches of a whole epoch, of this rank. For a Stream it returns
+// -1, because nobody knows how many samples a Stream has before its end.
 func (l *Loader) Batches() int {
 	if l.set == nil {
 		return -1

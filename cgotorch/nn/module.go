@@ -26,9 +26,10 @@ func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { 
 // as State does.
 func SetTraining(m any, training bool) { setFlags(m, "Eval", !training) }
 
-// Freeze makes the parameters of m collect no gradient. Give an optimizer only the others. Batch
-// norms of m still collect statistics in training mode. Freeze finds the parameters that
-// [Parameters] finds, and fails as it does.
+// Freeze makes the parameters of m collect no gradient. Tensor.SetRequiresGrad(true) of each is the
+// way back. Give an optimizer only the others, or all if m trains later. Batch norms of m still
+// collect statistics in training mode. Freeze finds the parameters that [Parameters] finds, and
+// fails as it does.
 func Freeze(m any) {
 	for _, p := range Parameters(m) {
 		cgotorch.Check(p.SetRequiresGrad(false))

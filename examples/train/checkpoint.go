@@ -26,12 +26,12 @@ type saved struct {
 
 // Progress says how far a run has come.
 type Progress struct {
-	Epoch  int               `json:"epoch"` // number of finished epochs
-	Step   int               `json:"step"`  // number of finished steps in all epochs
-	Loader imageloader.State `json:"loader"`
-	Train  Tally             `json:"train"` // of the epoch that is running
-	Last   Result            `json:"last"`  // of the last finished epoch
-	Log    int64             `json:"log"`   // size of the log, in bytes
+	Epoch  int               `json:"epoch"`  // number of finished epochs
+	Step   int               `json:"step"`   // number of finished steps in all epochs
+	Loader imageloader.State `json:"loader"` // not t.train.ahead: a run that a signal stops in its test tests again, in the same epoch
+	Train  Tally             `json:"train"`  // of the epoch that is running
+	Last   Result            `json:"last"`   // of the last finished epoch
+	Log    int64             `json:"log"`    // size of the log, in bytes
 }
 
 func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }

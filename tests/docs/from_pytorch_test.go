@@ -676,6 +676,13 @@ func TestFromPyTorch_Modules(t *testing.T) {
 		nn.Freeze(model.FC)
 		c.is(!model.FC.Weight.RequiresGrad())
 
+		// PyTorch: model.fc.requires_grad_(True)
+		for _, p := range nn.Parameters(model.FC) {
+			cgotorch.Check(p.SetRequiresGrad(true))
+		}
+		// Remark: The optimizer must have been given these parameters too. It passes over frozen ones.
+		c.is(model.FC.Weight.RequiresGrad() && model.FC.Bias.RequiresGrad())
+
 		// PyTorch: model.to(torch.bfloat16)
 		nn.To(x, model, nn.ToOptions{DType: cgotorch.BFloat16})
 		c.is(model.FC.Weight.DType() == cgotorch.BFloat16)
@@ -945,6 +952,7 @@ func TestFromPyTorch_Data(t *testing.T) {
 
 	// PyTorch, not run: dataset.classes, len(dataset)
 	classes, length := loader.Classes(), loader.Len()
+	// Remark: `Len` counts the images of this rank alone. `len(dataset)` is that of all ranks together.
 	c.is(fmt.Sprint(classes, length) == "[cat dog] 4", classes, length)
 
 	// PyTorch, not run: TensorDataset(torch.tensor(features), torch.tensor(prices))
@@ -1017,7 +1025,7 @@ func TestFromPyTorch_Data(t *testing.T) {
 	// PyTorch, not run: loader.load_state_dict(state)  # torchdata's StatefulDataLoader
 	err = loader.Restore(imageloader.State{})
 	// Remark: `batch.State` is the position right after a batch. It continues with another number of
-	//      ranks too.
+	//      ranks too. A checkpoint's `Loader: ahead` saves and restores it.
 	c.noError(err)
 }
 
@@ -1047,6 +1055,7 @@ func TestFromPyTorch_Files(t *testing.T) {
 		again := checkpoint.Checkpoint{Model: model, Optimizer: opt}
 		err = checkpoint.Resume(x, file, &again)
 		// Remark: It has fields for an EMA, a scaler, a loader and your settings too. `again.Epoch` is 3.
+		//      With a loader, save in the loop over batches with its epoch, and after it with the next.
 		c.noError(err)
 		c.is(again.Epoch == 3)
 
