@@ -162,10 +162,9 @@ type HostCopy struct {
 }
 
 // CopyFrom makes the stream wait for the events in `behind`, and then enqueues the copies one
-// after another. A nil event in `behind` is done. It is called outside a Do. If a target is on a
-// CUDA device and the copy's bytes are not page-locked, CopyFrom waits until CUDA has read these
-// bytes. Earlier work that made or used the target tensors must be on this stream, or this stream
-// must wait for that work.
+// after another. It is called outside a Do. If a target is on a CUDA device and the copy's bytes
+// are not page-locked, CopyFrom waits until CUDA has read these bytes. Earlier work that made or
+// used the target tensors must be on this stream, or this stream must wait for that work.
 //
 // CopyFrom returns two timing events. `began` is recorded before the first copy, and `done` after
 // the last copy. Close frees them early, as those of [Stream.Record]. If CopyFrom fails, some of

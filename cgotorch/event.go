@@ -7,9 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Event is a mark in a stream that another stream, or the host, can wait for. On the CPU an
-// event is done when it is recorded. An Event may be used from any goroutine. A nil Event is done,
-// like the event of PyTorch that nobody has recorded: no stream and no method waits for it.
+// Event is a mark in a stream that another stream, or the host, can wait for. On the CPU an event
+// is done when it is recorded. A nil Event is done. An Event may be used from any goroutine.
 type Event struct {
 	mu      sync.RWMutex // only Close locks mu for writing
 	h       *ct.Event
@@ -84,9 +83,7 @@ func (e *Event) Query() (bool, error) { return e.ask("Event.Query", ct.EventQuer
 // Poll reports whether the event is done. It does not wait. The stream checker learns nothing
 // from Poll, so Poll is only for statistics. A program that goes on because an event is done must
 // call [Event.Query].
-func (e *Event) Poll() (bool, error) { return e.poll("Event.Poll") }
-
-func (e *Event) poll(op string) (bool, error) { return e.ask(op, ct.EventDone) }
+func (e *Event) Poll() (bool, error) { return e.ask("Event.Poll", ct.EventDone) }
 
 // ask reports whether the event is done, as the core's function `tell` says.
 func (e *Event) ask(op string, tell func(*ct.Event, *int32) *ct.Status) (bool, error) {

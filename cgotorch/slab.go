@@ -141,7 +141,7 @@ func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 // waits again and again, Synchronize would therefore hide missing waits elsewhere.
 func (s *HostSlab) Await(e *Event) error {
 	const op = "HostSlab.Await"
-	done, err := e.poll(op)
+	done, err := e.ask(op, ct.EventDone)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (s *HostSlab) Await(e *Event) error {
 			return err
 		}
 		<-awaited
-		if _, err := e.poll(op); err != nil && !errors.Is(err, ErrClosed) {
+		if _, err := e.ask(op, ct.EventDone); err != nil && !errors.Is(err, ErrClosed) {
 			return err // the channel closes too when the device is lost
 		}
 	}
