@@ -36,7 +36,8 @@ type ChatOptions struct {
 }
 
 // Chat returns a chat as the text that the model was trained on. The chat template of the folder
-// writes it, as Hugging Face's transformers does.
+// writes it, as Hugging Face's transformers does. [Tokenizer.EncodePart] makes its tokens, because
+// the template has written those around the text.
 //
 // The template is chat_template.jinja beside the tokenizer's file, a file of
 // additional_chat_templates, or chat_template in tokenizer_config.json. With tools, a template of
@@ -92,12 +93,6 @@ func unfinished(text, content string) (string, error) {
 		return text[:i], nil
 	}
 	return strings.TrimRightFunc(text[:i], unicode.IsSpace), nil // the template strips messages
-}
-
-// CountChat returns how many tokens a chat has. It fails as [Tokenizer.Chat] does.
-func (t *Tokenizer) CountChat(messages []Message, o ChatOptions) (int, error) {
-	text, err := t.Chat(messages, o)
-	return len(t.EncodePart(text)), err // the template writes the tokens around the text
 }
 
 // variables returns what the template may read.

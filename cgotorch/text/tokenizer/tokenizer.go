@@ -88,7 +88,9 @@ func (t *Tokenizer) EncodePair(text, second string) (ids, kinds []int64, err err
 	return t.finish(t.EncodePart(text), pair, t.around.pair)
 }
 
-// Count returns how many tokens a text has with those around it, before it is cut or filled up.
+// Count returns how many tokens a text has with those around it, before it is cut or filled up. The
+// tokens of a chat are counted as len(t.EncodePart(text)), where text is the result of
+// [Tokenizer.Chat].
 func (t *Tokenizer) Count(text string) int {
 	return len(t.EncodePart(text)) + t.around.single.added()
 }
