@@ -7,27 +7,25 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 
 func ExampleSwitch_Generate() {
+	const folder = "../../examples/switch/model"
+	tokens, err := tokenizer.Open(folder)
+	cgotorch.Check(err)
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()
-	err := stream.Do(func(x *cgotorch.Exec) error {
-		config := text.DefaultSwitchConfig() // a small model with new weights; LoadSwitch loads trained ones
-		config.VocabSize, config.DModel, config.DFF, config.NumLayers, config.NumDecoderLayers = 100, 16, 32, 2, 2
-		config.NumSparseEncoderLayers, config.NumSparseDecoderLayers, config.EOSTokenID = 1, 1, nil
-		m := text.NewSwitch(x, config, text.SwitchOptions{})
+	cgotorch.Check(stream.Do(func(x *cgotorch.Exec) error {
+		m, err := text.LoadSwitch(x, text.SwitchOptions{}, folder)
+		cgotorch.Check(err)
 		defer nn.Close(m)
-		ids := cgotorch.FromSlice(x, []int64{21, 34, 55, 1}, 1, 4)
-		answers, err := m.Generate(context.Background(), x, ids, nil, text.SwitchGenerateOptions{MaxNewTokens: 5})
-		if err != nil {
-			return err
-		}
-		fmt.Println(len(answers), "answer of", len(answers[0]), "tokens")
+		question := tokens.Encode("What is an expert?")
+		ids := cgotorch.FromSlice(x, question, 1, int64(len(question)))
+		answers, err := m.Generate(context.Background(), x, ids, nil, text.SwitchGenerateOptions{})
+		cgotorch.Check(err)
+		fmt.Println(tokens.Decode(answers[0]))
 		return nil
-	})
-	if err != nil {
-		panic(err)
-	}
-	// Output: 1 answer of 5 tokens
+	}))
+	// Output: An expert is a small network that sees only the tokens that are sent to it.
 }

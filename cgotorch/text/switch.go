@@ -20,13 +20,13 @@ type Switch struct {
 	LMHead  *nn.Linear // [vocab_size, d_model]
 }
 
-// SwitchOptions choose the dtype and the experts of [NewSwitch] and [LoadSwitch].
+// SwitchOptions choose the dtype, the experts and the weights of [LoadSwitch].
 type SwitchOptions struct {
 	// DType is the dtype of all weights: Float32 or BFloat16. 0 means Float32. Routers always
 	// compute in float32. Choose the dtype here and not by [nn.To]. After nn.To, each Forward
 	// copies the weights of all experts.
 	DType cgotorch.DType
-	// NoExperts makes sparse layers without experts. The experts then run elsewhere: see [Sparse].
+	// NoExperts makes sparse layers without experts. The experts then run elsewhere: see [Experts].
 	// The state does not have the experts' names, and loading ignores their tensors.
 	NoExperts bool
 	// NoGrouped makes experts run without LibTorch's grouped product. Without NoGrouped, several
@@ -34,15 +34,10 @@ type SwitchOptions struct {
 	// product does not wait on compute capability 9.0, where it was tried. If a device does not
 	// have the product's kernel, the product waits and cannot be captured.
 	NoGrouped bool
-}
-
-// NewSwitch makes a model with new weights on x's device. The weights come from the distributions
-// of Hugging Face's transformers, but the order of the random numbers is different. NewSwitch
-// does not wait. The caller frees the model with [nn.Close]. NewSwitch fails with
-// [cgotorch.ErrInvalidArgument] for an illegal value of the config. It fails in the same way for
-// a DType that is neither Float32 nor BFloat16.
-func NewSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
-	return newSwitch(x, "text.NewSwitch", config, o, true)
+	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
+	// needs no more than a config.json. The weights come from the distributions of Hugging Face's
+	// transformers, but the order of the random numbers is different.
+	RandomWeights uint64
 }
 
 // Encode maps `ids`, Int64 [batch, n], to [batch, n, d_model]. `mask` [batch, n], of any dtype,

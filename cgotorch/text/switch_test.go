@@ -1,28 +1,28 @@
 package text_test
 
 import (
+	"bytes"
 	"context"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The standard deviations of new weights are those of _init_weights in Hugging Face's
 // transformers.
-func TestNewSwitch_Distributions(t *testing.T) {
+func TestLoadSwitch_RandomWeights(t *testing.T) {
 	config := tiny()
 	config.VocabSize, config.DModel, config.DKV, config.DFF, config.NumHeads, config.NumExperts = 100, 64, 16, 256, 4, 32
 	config.TieWordEmbeddings, config.RouterBias, config.InitializerFactor = false, true, 2
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		if err := cgotorch.Seed(20); err != nil {
-			return err
-		}
-		m := text.NewSwitch(x, config, text.SwitchOptions{})
+		m := randomSwitch(t, x, config, text.SwitchOptions{})
 		defer nn.Close(m)
 		for _, n := range nn.State(m) {
 			want, mean := 0., 0.
@@ -51,16 +51,33 @@ func TestNewSwitch_Distributions(t *testing.T) {
 	})
 }
 
+// Equal seeds give equal weights, and the random numbers of the process stay as they are.
+func TestLoadSwitch_RandomWeights_Seed(t *testing.T) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		draw := func() []float32 {
+			m := randomSwitch(t, x, tiny(), text.SwitchOptions{})
+			defer nn.Close(m)
+			return forward(x, m)
+		}
+		first := draw()
+		x.Randn(cgotorch.Float32, 5)
+		before := must.Get(cgotorch.GeneratorState(cgotorch.CPU))(t)
+		if !slices.Equal(draw(), first) {
+			t.Error("two models of one seed differ")
+		}
+		if after := must.Get(cgotorch.GeneratorState(cgotorch.CPU))(t); !bytes.Equal(after, before) {
+			t.Error("LoadSwitch has changed the random numbers of the process")
+		}
+	})
+}
+
 // In bfloat16 the logits equal those of float32 up to rounding, also after nn.To.
 func TestSwitch_BFloat16(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		if err := cgotorch.Seed(20); err != nil {
-			return err
-		}
 		config := tiny()
 		config.NumSparseDecoderLayers, config.NumSparseEncoderLayers, config.InitializerFactor = 0, 0, 0.5
 		config.NumExperts = 1 // with several experts, a small difference could change the routing
-		m, half := text.NewSwitch(x, config, text.SwitchOptions{}), text.NewSwitch(x, config, text.SwitchOptions{DType: cgotorch.BFloat16})
+		m, half := randomSwitch(t, x, config, text.SwitchOptions{}), randomSwitch(t, x, config, text.SwitchOptions{DType: cgotorch.BFloat16})
 		defer nn.Close(m)
 		defer nn.Close(half)
 		for i, n := range nn.State(m) {
@@ -91,7 +108,7 @@ func TestSwitch_BFloat16(t *testing.T) {
 // With NoGrouped no part of Logits waits for the device.
 func TestSwitch_Logits_NoWaits(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		m := text.NewSwitch(x, tiny(), text.SwitchOptions{NoGrouped: true})
+		m := randomSwitch(t, x, tiny(), text.SwitchOptions{NoGrouped: true})
 		defer nn.Close(m)
 		ids := x.RandInt(cgotorch.Int64, 0, 11, 3, 7)
 		mask := x.Ones(cgotorch.Bool, 3, 7)
@@ -113,6 +130,10 @@ func TestSwitch_Refuses(t *testing.T) {
 		{"another batch", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
 			m.Logits(x, ids, nil, x.Narrow(ids, 0, 0, 1))
 		}, "want [1, source"},
+		{"another dtype", func(x *cgotorch.Exec, _ *text.Switch, _ *cgotorch.Tensor) {
+			randomSwitch(t, x, tiny(), text.SwitchOptions{DType: cgotorch.Float16})
+		}, "DType is float16"},
+		{"another gating", func(x *cgotorch.Exec, m *text.Switch, _ *cgotorch.Tensor) { m.NewPieces(x, nil, "never") }, `gating is "never"`},
 		{"cache of a batch below 0", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
 			m.NewCache(x, text.CacheOptions{Batch: -1})
 		}, "Batch is -1"},
@@ -147,7 +168,7 @@ func TestSwitch_Refuses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-				m := text.NewSwitch(x, tiny(), text.SwitchOptions{})
+				m := randomSwitch(t, x, tiny(), text.SwitchOptions{})
 				x.AtEnd(func() { nn.Close(m) })
 				test.run(x, m, x.Ones(cgotorch.Int64, 2, 3))
 				return nil
@@ -162,7 +183,7 @@ func TestResidentExperts_Forward_OddWidths(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		config := tiny()
 		config.DModel, config.DFF = 6, 9
-		m := text.NewSwitch(x, config, text.SwitchOptions{})
+		m := randomSwitch(t, x, config, text.SwitchOptions{})
 		defer nn.Close(m)
 		experts := m.Encoder.Block[1].FF.Sparse.Experts
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64} {

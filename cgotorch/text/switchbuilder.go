@@ -12,24 +12,23 @@ type builder struct {
 	x      *cgotorch.Exec
 	config *SwitchConfig
 	SwitchOptions
-	draw bool // if true, new weights get random values; if false, they stay undefined until a load
+	sparse int // number of sparse layers of the stack so far
 }
 
-func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {
-	if err := config.check(); err != nil {
-		x.Fail(where, err)
-	}
+// newSwitch makes a model of a config that is legal. Its weights are random, or undefined until a
+// load. newSwitch does not wait.
+func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	switch o.DType {
 	case 0:
 		o.DType = cgotorch.Float32
 	case cgotorch.Float32, cgotorch.BFloat16:
 	default:
-		refuse(x, where, "DType is %v, want float32 or bfloat16", o.DType)
+		refuse(x, "text.LoadSwitch", "DType is %v, want float32 or bfloat16", o.DType)
 	}
 	x = plain(x)
 	m := &Switch{Config: config}
 	c := &m.Config
-	b := &builder{x, c, o, draw}
+	b := &builder{x: x, config: c, SwitchOptions: o}
 	m.Shared = b.embedding()
 	embed := func() *nn.Embedding {
 		if c.TieWordEmbeddings {
@@ -41,6 +40,7 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	for i := range c.NumLayers {
 		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
 	}
+	b.sparse = 0
 	m.Decoder = &Decoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
 	for i := range c.NumDecoderLayers {
 		m.Decoder.Block = append(m.Decoder.Block, &DecoderBlock{
@@ -59,14 +59,14 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	return m
 }
 
-// weight makes a weight. If b.draw is set, the values come from a normal distribution.
+// weight makes a weight. With RandomWeights the values come from a normal distribution.
 func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
 	shape := make([]int64, len(size))
 	for i, n := range size {
 		shape[i] = int64(n)
 	}
 	t := b.x.Empty(b.DType, shape...)
-	if b.draw {
+	if b.RandomWeights != 0 {
 		nn.Normal(b.x, t, 0, deviation*b.config.InitializerFactor)
 	}
 	return t
@@ -98,7 +98,7 @@ func (b *builder) attention(biased bool) *attention {
 		deviation float64
 	}{{&a.Q, root(c.DModel * c.DKV)}, {&a.K, narrow}, {&a.V, narrow}} {
 		*of.layer = &nn.Linear{Weight: b.x.Narrow(all, 0, i*inner, inner)}
-		if b.draw {
+		if b.RandomWeights != 0 {
 			nn.Normal(b.x, (*of.layer).Weight, 0, of.deviation*c.InitializerFactor)
 		}
 	}
@@ -116,7 +116,8 @@ func (b *builder) feedForward(sparse bool) *FeedForward {
 		m.Dense = &Dense{WI: b.linear(root(c.DModel), c.DFF, c.DModel), WO: b.linear(root(c.DFF), c.DModel, c.DFF)}
 		return m
 	}
-	m.Sparse = &Sparse{Router: &router{b.linear(1, c.NumExperts, c.DModel)}}
+	m.Sparse = &Sparse{Router: &router{b.linear(1, c.NumExperts, c.DModel)}, layer: b.sparse}
+	b.sparse++
 	if c.RouterBias {
 		m.Sparse.Router.Classifier.Bias = b.x.Zeros(b.DType, int64(c.NumExperts))
 	}

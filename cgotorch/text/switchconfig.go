@@ -11,9 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SwitchConfig holds fields of Hugging Face's config.json for a Switch Transformer.
-// [DefaultSwitchConfig] returns the defaults of Hugging Face's transformers. The file's other
-// fields do not change a forward pass in inference.
+// SwitchConfig holds fields of Hugging Face's config.json for a Switch Transformer. A field that
+// the file lacks gets the default of Hugging Face's transformers. The file's other fields do not
+// change a forward pass in inference.
 type SwitchConfig struct {
 	ModelType string `json:"model_type"` // "switch_transformers"
 
@@ -48,9 +48,9 @@ type SwitchConfig struct {
 	DecoderStartTokenID int   `json:"decoder_start_token_id"` // null, or a file without this field, means PadTokenID
 }
 
-// DefaultSwitchConfig returns the defaults of Hugging Face's transformers. The defaults describe
+// defaultSwitchConfig returns the defaults of Hugging Face's transformers. The defaults describe
 // google/switch-base-8 with a smaller DFF and fewer sparse layers.
-func DefaultSwitchConfig() SwitchConfig {
+func defaultSwitchConfig() SwitchConfig {
 	return SwitchConfig{
 		ModelType: "switch_transformers",
 		VocabSize: 32128, DModel: 768, DKV: 64, DFF: 2048, NumHeads: 12,
@@ -62,10 +62,9 @@ func DefaultSwitchConfig() SwitchConfig {
 	}
 }
 
-// ReadSwitchConfig reads a config.json. A field that the file lacks gets the default of Hugging
-// Face's transformers. Errors name the file and, if a field is wrong, the field. An illegal value
-// gives [cgotorch.ErrInvalidArgument].
-func ReadSwitchConfig(path string) (SwitchConfig, error) {
+// readSwitchConfig reads a config.json. Errors name the file and, if a field is wrong, the field.
+// An illegal value gives [cgotorch.ErrInvalidArgument].
+func readSwitchConfig(path string) (SwitchConfig, error) {
 	fail := func(err error) (SwitchConfig, error) {
 		return SwitchConfig{}, fmt.Errorf("text: %s: %w", path, err)
 	}
@@ -73,7 +72,7 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	if err != nil {
 		return SwitchConfig{}, fmt.Errorf("text: %w", err)
 	}
-	c := DefaultSwitchConfig()
+	c := defaultSwitchConfig()
 	c.NumDecoderLayers, c.DecoderStartTokenID = -1, -1
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(data, &given); err != nil {
@@ -180,5 +179,5 @@ func configOf(path string) (SwitchConfig, error) {
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		path = filepath.Dir(path)
 	}
-	return ReadSwitchConfig(filepath.Join(path, "config.json"))
+	return readSwitchConfig(filepath.Join(path, "config.json"))
 }

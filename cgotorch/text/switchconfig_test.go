@@ -1,4 +1,4 @@
-package text_test
+package text
 
 import (
 	"os"
@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -20,29 +19,31 @@ func configFile(t *testing.T, content string) string {
 }
 
 func TestReadSwitchConfig(t *testing.T) {
-	with := func(change func(c *text.SwitchConfig)) text.SwitchConfig {
-		c := text.DefaultSwitchConfig()
+	with := func(change func(c *SwitchConfig)) SwitchConfig {
+		c := defaultSwitchConfig()
 		change(&c)
 		return c
 	}
 	for _, test := range []struct {
 		name, content string
-		want          text.SwitchConfig
+		want          SwitchConfig
 	}{
-		{"empty", `{}`, text.DefaultSwitchConfig()},
+		{"empty", `{}`, defaultSwitchConfig()},
 		{"base-128", `{"model_type": "switch_transformers", "d_ff": 3072, "num_experts": 128, "num_sparse_encoder_layers": 6,
-			"num_sparse_decoder_layers": 6, "decoder_start_token_id": 0, "architectures": ["other fields"], "transformers_version": "4"}`, switchBase128()},
-		{"symmetry", `{"num_layers": 4, "num_decoder_layers": null}`, with(func(c *text.SwitchConfig) { c.NumLayers, c.NumDecoderLayers = 4, 4 })},
-		{"half", `{"num_layers": 4}`, with(func(c *text.SwitchConfig) { c.NumLayers = 4 })},
-		{"start is padding", `{"pad_token_id": 7, "eos_token_id": [3, 4]}`, with(func(c *text.SwitchConfig) {
+			"num_sparse_decoder_layers": 6, "decoder_start_token_id": 0, "architectures": ["other fields"], "transformers_version": "4"}`, with(func(c *SwitchConfig) {
+			c.DFF, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers, c.NumExperts = 3072, 6, 6, 128
+		})},
+		{"symmetry", `{"num_layers": 4, "num_decoder_layers": null}`, with(func(c *SwitchConfig) { c.NumLayers, c.NumDecoderLayers = 4, 4 })},
+		{"half", `{"num_layers": 4}`, with(func(c *SwitchConfig) { c.NumLayers = 4 })},
+		{"start is padding", `{"pad_token_id": 7, "eos_token_id": [3, 4]}`, with(func(c *SwitchConfig) {
 			c.PadTokenID, c.DecoderStartTokenID, c.EOSTokenID = 7, 7, []int{3, 4}
 		})},
-		{"no end", `{"eos_token_id": null, "decoder_start_token_id": 5, "tie_word_embeddings": false}`, with(func(c *text.SwitchConfig) {
+		{"no end", `{"eos_token_id": null, "decoder_start_token_id": 5, "tie_word_embeddings": false}`, with(func(c *SwitchConfig) {
 			c.EOSTokenID, c.DecoderStartTokenID, c.TieWordEmbeddings = nil, 5, false
 		})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := must.Get(text.ReadSwitchConfig(configFile(t, test.content)))(t)
+			got := must.Get(readSwitchConfig(configFile(t, test.content)))(t)
 			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
@@ -69,22 +70,12 @@ func TestReadSwitchConfig_Refuses(t *testing.T) {
 		`{"relative_attention_num_buckets": 1}`:  "relative_attention_num_buckets is 1",
 	} {
 		path := configFile(t, content)
-		_, err := text.ReadSwitchConfig(path)
+		_, err := readSwitchConfig(path)
 		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, path, part)
 	}
 	for _, path := range []string{configFile(t, "["), filepath.Join(t.TempDir(), "none.json")} {
-		if _, err := text.ReadSwitchConfig(path); err == nil {
+		if _, err := readSwitchConfig(path); err == nil {
 			t.Errorf("%s is read", path)
 		}
 	}
-}
-
-func TestNewSwitch_Refuses(t *testing.T) {
-	config := tiny()
-	config.NumHeads = 0
-	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { text.NewSwitch(x, config, text.SwitchOptions{}); return nil }), cgotorch.ErrInvalidArgument, "text.NewSwitch", "num_heads is 0")
-	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		text.NewSwitch(x, tiny(), text.SwitchOptions{DType: cgotorch.Float16})
-		return nil
-	}), cgotorch.ErrInvalidArgument, "DType is float16")
 }

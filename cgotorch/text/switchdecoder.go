@@ -12,6 +12,8 @@ type Decoder struct {
 	Block          []*DecoderBlock
 	FinalLayerNorm *rmsNorm
 
+	Experts Experts `state:"-"` // run the sparse layers; nil means the model's own experts
+
 	config *SwitchConfig
 }
 
@@ -44,7 +46,7 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 			hidden = then(hidden, block.Cross.forward(x, hidden, keys, values, cross))
 			keys.Close()
 			values.Close()
-			hidden = then(hidden, block.FF.Forward(x, hidden))
+			hidden = then(hidden, block.FF.forward(x, hidden, m.Experts))
 		}
 		return m.FinalLayerNorm.Forward(x, hidden)
 	})

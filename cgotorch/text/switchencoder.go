@@ -11,6 +11,8 @@ type Encoder struct {
 	Block          []*EncoderBlock
 	FinalLayerNorm *rmsNorm
 
+	Experts Experts `state:"-"` // run the sparse layers; nil means the model's own experts
+
 	config *SwitchConfig
 }
 
@@ -27,7 +29,7 @@ func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorc
 		hidden, bias := m.begin(x, ids, mask)
 		for _, block := range m.Block {
 			hidden = then(hidden, block.Attention.forward(x, hidden, bias))
-			hidden = then(hidden, block.FF.Forward(x, hidden))
+			hidden = then(hidden, block.FF.forward(x, hidden, m.Experts))
 		}
 		return m.FinalLayerNorm.Forward(x, hidden)
 	})

@@ -2,14 +2,10 @@ package text
 
 import "fmt"
 
-// ExpertPattern is a regular expression for the names of tensors. It matches only the name of an
-// expert's tensor. The part of the name that it matches is the name of the expert.
-const ExpertPattern = `^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+`
-
 // ExpertNames returns the names of the experts. Element [i][k] of the result is the name of
 // expert k of sparse layer i. If `decoder` is true, the layers are those of the decoder.
 // Otherwise the layers are those of the encoder. The names of an expert's tensors begin with the
-// expert's name.
+// expert's name. No other names match ^.*\.expert_\d+, whose match is the expert's name.
 //
 // The sparse blocks are the same as in Hugging Face's transformers. In the encoder, the distance
 // from a sparse block to the next sparse block is d = NumLayers / NumSparseEncoderLayers, rounded

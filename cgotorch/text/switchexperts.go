@@ -7,15 +7,23 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Experts run each token through its expert.
+// Experts run the experts of the sparse layers of an encoder or a decoder. Layers are counted from
+// 0. Before each Run of a layer, Route tells which experts were chosen. A program sets
+// [Encoder].Experts and [Decoder].Experts, as in m.Encoder.Experts = experts.
 type Experts interface {
-	// Forward maps `tokens` [tokens, d_model] to the same shape, on x's device. `ids` is Int64
-	// [tokens]. Expert ids[i] maps row i of `tokens`.
-	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
+	// Route announces the experts for a layer's next Run. `ids` is Int64 [tokens], on x's stream.
+	// Expert ids[i] maps row i of the tokens.
+	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
+	// Predict announces the experts that a layer will probably choose. A Route of that layer
+	// follows. [Pieces] call it, if they were made as "predicted".
+	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
+	// Run maps tokens [tokens, d_model] to the same shape, on x's device. Each token goes through
+	// the expert that Route announced.
+	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// residentExperts are [Experts] whose weights lie in the memory of the device. The weights of all
-// experts of a layer are adjacent, and each expert holds views of them.
+// residentExperts are the experts of one layer whose weights lie in the memory of the device. The
+// weights of all experts are adjacent, and each expert holds views of them.
 type residentExperts struct {
 	Expert []*Dense `state:"-"` // the names in the state are expert_0, expert_1, …
 
@@ -32,8 +40,8 @@ func (m *residentExperts) Children() []nn.Child {
 	return children
 }
 
-// Forward implements [Experts]. The device, the dtype and the number of tokens decide how it
-// multiplies:
+// Forward maps `tokens` [tokens, d_model] to the same shape. `ids` is Int64 [tokens], and expert
+// ids[i] maps row i. The device, the dtype and the number of tokens decide how it multiplies:
 //
 //   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights.
 //     The results equal those of [nn.Dispatch] bit for bit. On the CPU up to 8 tokens run in this

@@ -18,7 +18,7 @@ type Sparse struct {
 	Router  *router
 	Experts *residentExperts // the experts in the memory of the device; nil with [SwitchOptions].NoExperts
 
-	Override Experts `state:"-"` // if not nil, it runs in place of Experts; it is not part of the model's state
+	layer int // its number among the sparse layers of the encoder or decoder
 }
 
 // router computes how well each expert suits a token.
@@ -26,9 +26,10 @@ type router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
-// Forward maps `hidden` [..., d_model] to the same shape. It fails with
-// [cgotorch.ErrInvalidArgument] for a sparse layer that has neither Experts nor an Override.
-func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+// forward maps `hidden` [..., d_model] to the same shape. A sparse layer runs the argument
+// `experts`, or its own experts if it is nil. It fails with [cgotorch.ErrInvalidArgument] if there
+// are none.
+func (m *FeedForward) forward(x *cgotorch.Exec, hidden *cgotorch.Tensor, experts Experts) *cgotorch.Tensor {
 	x = plain(x)
 	if m.Sparse == nil {
 		return x.Tidy(func() *cgotorch.Tensor {
@@ -38,16 +39,23 @@ func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotor
 	return x.Tidy(func() *cgotorch.Tensor {
 		states := m.norm(x, hidden)
 		ids, probabilities := m.Sparse.Router.choose(x, states)
-		return combine(x, hidden, probabilities, m.Sparse.experts(x).Forward(x, states, ids))
+		return combine(x, hidden, probabilities, m.Sparse.run(x, states, ids, experts))
 	})
 }
 
-func (m *Sparse) experts(x *cgotorch.Exec) Experts {
-	if m.Override != nil {
-		return m.Override
+// run runs each token through its expert.
+func (m *Sparse) run(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor, experts Experts) *cgotorch.Tensor {
+	if experts != nil {
+		experts.Route(x, m.layer, ids)
+		return experts.Run(x, m.layer, tokens)
 	}
+	return m.own(x).Forward(x, tokens, ids)
+}
+
+// own returns the experts in the memory of the device. It fails if the model has none.
+func (m *Sparse) own(x *cgotorch.Exec) *residentExperts {
 	if m.Experts == nil {
-		refuse(x, "FeedForward.Forward", "the model was made without experts: set Sparse.Override, or take Switch.NewPieces")
+		refuse(x, "Switch", "the model was made without experts: set Encoder.Experts and Decoder.Experts")
 	}
 	return m.Experts
 }

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -10,43 +11,37 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// LoadOptions choose the config and the options of the model that [LoadSwitch] makes.
-type LoadOptions struct {
-	SwitchOptions
-	Config *SwitchConfig // nil means the config.json in the given folder, or beside the first file
-}
-
 // LoadSwitch makes a model from safetensors files. `paths` are one or more files, or one folder.
 // The folder has a model.safetensors, or shards with their model.safetensors.index.json. Together
-// the files must have all tensors of a model. LoadSwitch converts dtypes. It waits for the device.
-// The caller frees the model with [nn.Close].
+// the files must have all tensors of a model. The config.json is in the folder, or beside the first
+// file. LoadSwitch converts dtypes. It waits for the device. The caller frees the model with
+// [nn.Close].
 //
 // Some embeddings may be missing in the files: tied embeddings, and embeddings that files of
 // older transformers omit. In their place LoadSwitch reads an embedding of the files that equals
 // them. It ignores the tensors of experts with [SwitchOptions].NoExperts.
 //
-// LoadSwitch fails as [ReadSwitchConfig] and [safetensors.Files] do, and for a damaged file. It
-// fails with [cgotorch.ErrInvalidArgument] if a tensor is missing, unknown to the model, or in two
-// files, and for a wrong shape or dtype. These errors name the file and the tensor.
-func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, error) {
+// LoadSwitch fails as [safetensors.Files] does, and for a damaged file. It fails with
+// [cgotorch.ErrInvalidArgument] for an illegal value of the config, and for a DType that is neither
+// Float32 nor BFloat16. It fails in the same way if a tensor is missing, unknown to the model, or
+// in two files, and for a wrong shape or dtype. Errors name the file, and the field or tensor.
+func LoadSwitch(x *cgotorch.Exec, o SwitchOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
 	}
-	var config SwitchConfig
-	if o.Config != nil {
-		config = *o.Config
-	} else {
-		var err error
-		if config, err = configOf(paths[0]); err != nil {
-			return nil, err
-		}
+	config, err := configOf(paths[0])
+	if err != nil {
+		return nil, err
+	}
+	if o.RandomWeights != 0 {
+		return drawn(x, config, o)
 	}
 	if info, err := os.Stat(paths[0]); len(paths) == 1 && err == nil && info.IsDir() {
 		if paths, err = weightFiles(paths[0]); err != nil {
 			return nil, err
 		}
 	}
-	m := newSwitch(x, "text.LoadSwitch", config, o.SwitchOptions, false)
+	m := newSwitch(x, config, o)
 	loaded := false
 	defer func() {
 		if !loaded {
@@ -58,6 +53,19 @@ func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, erro
 	}
 	loaded = true
 	return m, nil
+}
+
+// drawn makes a model of random weights. It leaves the random numbers of x's device as they are.
+func drawn(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) (m *Switch, err error) {
+	state, err := cgotorch.GeneratorState(x.Device())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(x.Device(), state)) }()
+	if err := cgotorch.Seed(o.RandomWeights); err != nil {
+		return nil, err
+	}
+	return newSwitch(x, config, o), nil
 }
 
 // load copies the tensors of safetensors files into m. An error that it finds before it reads a

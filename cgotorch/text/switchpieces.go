@@ -8,75 +8,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// RoutedExperts run the experts of sparse layers. Layers are counted from 0. Before each Run of a
-// layer, Route tells which experts were chosen.
-type RoutedExperts interface {
-	// Route announces the experts for a layer's next Run. `ids` is Int64 [tokens], on x's stream.
-	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Predict announces the experts that a layer will probably choose. A Route of that layer
-	// follows.
-	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Run maps tokens [tokens, d_model] to the same shape. Each token goes through the expert that
-	// Route announced.
-	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
-}
-
-// announcedExperts run a decoder's own experts, which lie in the memory of the device.
-type announcedExperts struct {
-	layers []*residentExperts
-	ids    []*cgotorch.Tensor
-}
-
-// ownExperts returns the model's own experts as RoutedExperts, for a Step. The experts are on the
-// device already, so Predict does nothing.
-func (p *Pieces) ownExperts(x *cgotorch.Exec) RoutedExperts {
-	e := &announcedExperts{ids: make([]*cgotorch.Tensor, len(p.sparse))}
-	for i := range p.sparse {
-		experts := p.layer(i).Sparse.Experts
-		if experts == nil {
-			refuse(x, "Pieces.Step", "the model was made without experts: give others")
-		}
-		e.layers = append(e.layers, experts)
-	}
-	return e
-}
-
-func (e *announcedExperts) Route(_ *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
-	e.ids[layer] = ids
-}
-
-func (e *announcedExperts) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) {}
-
-func (e *announcedExperts) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
-	return e.layers[layer].Forward(x, tokens, e.ids[layer])
-}
-
-// Gating says when a sparse layer of [Pieces] chooses its experts.
-type Gating int
-
-const (
-	// Gated layers choose experts by their own input, as the Switch Transformer does.
-	Gated Gating = iota
-	// Predicted layers choose experts by their own input too. The router of each layer also guesses
-	// earlier, from the input of the previous sparse layer. So experts that must be copied can be
-	// copied earlier. The results equal those of Gated.
-	Predicted
-	// PreGated layers choose experts by the input of the previous sparse layer. The first sparse
-	// layer chooses by the embeddings of the tokens. A PreGated model has other results, and must
-	// be trained in this way. Source: Hwang et al., Pre-gated MoE, 2023.
-	PreGated
-)
-
 // Pieces is a step of the decoder, cut at its sparse layers, for experts that run elsewhere. A
 // step computes the next token of each sequence. Piece 0 begins with the embeddings. Every later
 // piece i begins with the results of the experts of sparse layer i-1. Piece i ends with the
 // routing of sparse layer i. The last piece ends with the logits. Each piece can be captured. The
 // results of a captured piece lie in the memory of its graph.
 type Pieces struct {
-	m      *Switch
-	c      *Cache
-	gating Gating
-	sparse []int // the numbers of the sparse blocks
+	m                   *Switch
+	c                   *Cache
+	predicted, preGated bool
+	sparse              []int // the numbers of the sparse blocks
 
 	// `out` [tokens, d_model] holds the results of the current layer's experts. NewPieces allocates
 	// it, because experts run outside of the graphs.
@@ -91,7 +32,7 @@ type Pieces struct {
 	guesses        []*cgotorch.Tensor // one for each sparse layer: Int64 [tokens]
 	logits         *cgotorch.Tensor
 
-	first  *cgotorch.Graph // the graph of the method `begin`; nil without PreGated, because piece 0 then does that work
+	first  *cgotorch.Graph // the graph of the method `begin`; nil without preGated, because piece 0 then does that work
 	graphs []*cgotorch.Graph
 }
 
@@ -102,11 +43,27 @@ type routed struct {
 	probabilities *cgotorch.Tensor // [tokens, 1]: the probabilities of the chosen experts
 }
 
-// NewPieces makes the Pieces of a decoder's step that uses the cache c. m may have been made
+// NewPieces makes the Pieces of a decoder's step that uses the cache c. `gating` says when a sparse
+// layer chooses its experts:
+//
+//   - "gated", or "": by its own input, as the Switch Transformer does.
+//   - "predicted": by its own input too. The router of each layer also guesses earlier, from the
+//     input of the previous sparse layer. So experts that must be copied can be copied earlier. The
+//     results equal those of "gated".
+//   - "pre-gated": by the input of the previous sparse layer. The first sparse layer chooses by the
+//     embeddings of the tokens. Such a model has other results, and must be trained in this way.
+//     Source: Hwang et al., Pre-gated MoE, 2023.
+//
+// NewPieces fails with [cgotorch.ErrInvalidArgument] for another gating. m may have been made
 // without experts. The caller must Close the result before c and m.
-func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
+func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating string) *Pieces {
+	switch gating {
+	case "", "gated", "predicted", "pre-gated":
+	default:
+		refuse(x, "Switch.NewPieces", "gating is %q, want gated, predicted, pre-gated, or nothing for gated", gating)
+	}
 	x = plain(x)
-	p := &Pieces{m: m, c: c, gating: gating}
+	p := &Pieces{m: m, c: c, predicted: gating == "predicted", preGated: gating == "pre-gated"}
 	for i, block := range m.Decoder.Block {
 		if block.FF.Sparse != nil {
 			p.sparse = append(p.sparse, i)
@@ -135,12 +92,12 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 		return fmt.Errorf("text: Pieces.Capture: the pieces are captured already: %w", cgotorch.ErrInvalidArgument)
 	}
 	var works []func(x *cgotorch.Exec)
-	if p.gating == PreGated {
+	if p.preGated {
 		works = append(works, p.begin)
 	}
 	for i := range len(p.sparse) + 1 {
 		works = append(works, func(x *cgotorch.Exec) {
-			if i == 0 && p.gating != PreGated {
+			if i == 0 && !p.preGated {
 				p.begin(x)
 			}
 			p.piece(x, i)
@@ -157,29 +114,25 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 		}
 		graphs = append(graphs, g)
 	}
-	if p.gating == PreGated {
+	if p.preGated {
 		p.first, graphs = graphs[0], graphs[1:]
 	}
 	p.graphs = graphs
 	return nil
 }
 
-// Step runs a whole step, as [Switch.Step] does. The argument `experts` runs the sparse layers.
-// nil means the model's own experts. Step returns the logits [batch, vocab_size]. The logits are
-// valid until the next Step. Step fails with [cgotorch.ErrInvalidArgument] if `experts` is nil
-// and the model has no experts.
-func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
+// Step runs a whole step, as [Switch.Step] does. It returns the logits [batch, vocab_size]. The
+// logits are valid until the next Step. Step fails with [cgotorch.ErrInvalidArgument] if the model
+// has no experts and [Decoder].Experts is nil.
+func (p *Pieces) Step(x *cgotorch.Exec) *cgotorch.Tensor {
 	x = plain(x)
-	if experts == nil {
-		experts = p.ownExperts(x)
-	}
 	if p.first != nil {
 		x.Launch(p.first)
 	} else if p.graphs == nil {
 		p.begin(x)
 	}
-	if p.gating == PreGated && len(p.sparse) > 0 {
-		experts.Route(x, 0, p.routed[0].ids)
+	if p.preGated && len(p.sparse) > 0 {
+		p.route(x, 0)
 	}
 	for i := range len(p.sparse) + 1 {
 		if p.graphs != nil {
@@ -188,9 +141,9 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 			p.piece(x, i)
 		}
 		if i < len(p.sparse) {
-			p.tell(x, i, experts)
+			p.tell(x, i)
 			x.Tidy(func() *cgotorch.Tensor {
-				x.CopyInPlace(p.out, experts.Run(x, i, p.routed[i].states))
+				x.CopyInPlace(p.out, p.run(x, i))
 				return nil
 			})
 		}
@@ -198,18 +151,34 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// tell announces the choices and guesses of piece i to the argument `experts`.
-func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
-	if p.gating != PreGated {
-		experts.Route(x, i, p.routed[i].ids)
+// tell announces the choices and guesses of piece i.
+func (p *Pieces) tell(x *cgotorch.Exec, i int) {
+	if !p.preGated {
+		p.route(x, i)
 	}
-	switch {
+	switch experts := p.m.Decoder.Experts; {
 	case i+1 == len(p.sparse):
-	case p.gating == PreGated:
-		experts.Route(x, i+1, p.routed[i+1].ids)
-	case p.gating == Predicted:
+	case p.preGated:
+		p.route(x, i+1)
+	case p.predicted && experts != nil:
 		experts.Predict(x, i+1, p.guesses[i+1])
 	}
+}
+
+// route announces the choice of sparse layer i. The model's own experts need no announcement.
+func (p *Pieces) route(x *cgotorch.Exec, i int) {
+	if experts := p.m.Decoder.Experts; experts != nil {
+		experts.Route(x, i, p.routed[i].ids)
+	}
+}
+
+// run runs the experts of sparse layer i.
+func (p *Pieces) run(x *cgotorch.Exec, i int) *cgotorch.Tensor {
+	r := p.routed[i]
+	if experts := p.m.Decoder.Experts; experts != nil {
+		return experts.Run(x, i, r.states)
+	}
+	return p.layer(i).Sparse.own(x).Forward(x, r.states, r.ids)
 }
 
 // begin enqueues the work that comes before the first block.
@@ -219,7 +188,7 @@ func (p *Pieces) begin(x *cgotorch.Exec) {
 		hidden, bias := p.m.Decoder.begin(x, p.c)
 		leave(x, &p.embedded, hidden)
 		leave(x, &p.bias, bias)
-		if p.gating == PreGated && len(p.sparse) > 0 {
+		if p.preGated && len(p.sparse) > 0 {
 			p.choose(x, 0, p.layer(0).norm(x, hidden))
 		}
 		return nil
@@ -245,7 +214,7 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 				p.reach(x, i, ff, hidden)
 				return nil
 			}
-			hidden = then(hidden, blocks[next].FF.Forward(x, hidden))
+			hidden = then(hidden, blocks[next].FF.forward(x, hidden, nil))
 		}
 		leave(x, &p.logits, p.m.predict(x, hidden))
 		return nil
@@ -258,12 +227,12 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	states, last := ff.norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
 	leave(x, &p.routed[i].states, states)
-	if p.gating != PreGated {
+	if !p.preGated {
 		p.choose(x, i, states)
 	} else if !last {
 		p.choose(x, i+1, states)
 	}
-	if p.gating == Predicted && !last {
+	if p.predicted && !last {
 		next := p.layer(i + 1)
 		ids, _ := next.Sparse.Router.choose(x, next.norm(x, hidden))
 		leave(x, &p.guesses[i+1], ids)

@@ -29,7 +29,6 @@ import (
 	"syscall"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
@@ -44,7 +43,7 @@ type config struct {
 	policy    weights.Policy
 	slots     int
 	pinned    int
-	gating    text.Gating
+	gating    string
 	captured  bool
 	trace     string
 }
@@ -52,7 +51,7 @@ type config struct {
 var (
 	dtypes   = map[string]cgotorch.DType{"float32": cgotorch.Float32, "bfloat16": cgotorch.BFloat16}
 	policies = map[string]weights.Policy{"lru": weights.LRU, "lfu": weights.LFU, "on-demand": weights.OnDemand, "next": weights.NextLayer, "resident": weights.Resident}
-	gatings  = map[string]text.Gating{"gated": text.Gated, "predicted": text.Predicted, "pre-gated": text.PreGated}
+	gatings  = map[string]string{"gated": "gated", "predicted": "predicted", "pre-gated": "pre-gated"}
 )
 
 // questions are asked if the command line has no prompt and the model is the little one. make.py

@@ -44,7 +44,7 @@ func load(c config) (m *model, err error) {
 		return m, err
 	}
 	err = m.stream.Do(func(x *cgotorch.Exec) (err error) {
-		m.net, err = text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{DType: c.dtype, NoExperts: true}}, c.folder)
+		m.net, err = text.LoadSwitch(x, text.SwitchOptions{DType: c.dtype, NoExperts: true}, c.folder)
 		return err
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func load(c config) (m *model, err error) {
 	if words, rows := m.tokens.Size(), m.net.Config.VocabSize; words > rows {
 		return m, fmt.Errorf("%s: tokenizer.json has %d tokens, and the model of config.json knows %d", c.folder, words, rows)
 	}
-	experts := weights.StoreOptions{Units: regexp.MustCompile(text.ExpertPattern), DType: c.dtype}
+	experts := weights.StoreOptions{Units: regexp.MustCompile(`^.*\.expert_\d+`), DType: c.dtype}
 	if m.store, err = weights.OpenStore([]string{c.folder}, experts); err != nil {
 		return m, err
 	}
@@ -91,13 +91,7 @@ func (m *model) attachExperts(c config) (err error) {
 	if m.decoder, err = weights.NewExperts(m.units, decoder, weights.ExpertsOptions{}); err != nil {
 		return err
 	}
-	layer := 0
-	for _, block := range m.net.Encoder.Block {
-		if block.FF.Sparse != nil {
-			block.FF.Sparse.Override = m.encoder.Layer(layer)
-			layer++
-		}
-	}
+	m.net.Encoder.Experts, m.net.Decoder.Experts = m.encoder, m.decoder
 	return nil
 }
 

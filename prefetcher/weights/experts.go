@@ -32,7 +32,8 @@ type ExpertsOptions struct {
 // The moment at which Route is called decides how early the copies begin. In an ordinary model
 // Route is called just before Run. In a pre-gated model block i routes for block i+1, so Route is
 // called one block earlier. In a model that is not pre-gated, Predict prefetches earlier, by a
-// guess. Several goroutines may use an Experts, each in a Do of its own.
+// guess. Several goroutines may use an Experts, each in a Do of its own. An Experts is a
+// text.Experts, for the sparse layers of an encoder or a decoder.
 type Experts[M nn.Module] struct {
 	cache  *Cache[M]
 	names  [][]string
@@ -196,26 +197,6 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	})
 	ran = true
 	return out
-}
-
-// Layer returns one layer as a text.Experts. The layer's method Forward calls Route and then Run.
-// Forward maps `tokens` [tokens, width] to the same shape: row i goes through expert ids[i].
-// `ids` is Int64 [tokens].
-func (e *Experts[M]) Layer(layer int) interface {
-	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
-} {
-	return expertLayer[M]{e, layer}
-}
-
-// expertLayer is a layer of an Experts.
-type expertLayer[M nn.Module] struct {
-	experts *Experts[M]
-	layer   int
-}
-
-func (l expertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
-	l.experts.Route(x, l.layer, ids)
-	return l.experts.Run(x, l.layer, tokens)
 }
 
 // routed returns the names of a route's experts, each once, in the order of their ids.

@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -12,37 +13,40 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// dispatched runs experts. The host reads which experts are wanted, and runs them one after
-// another.
+// dispatched runs the experts of an encoder or a decoder. The host reads which experts are wanted,
+// and runs them one after another.
 type dispatched struct {
-	expert []*text.Dense
-	seen   *[][]int64 // the ids of each call of Forward
+	layers []*text.Sparse
+	ids    *cgotorch.Tensor
+	seen   *[][]int64 // the ids of each call of Route
 	calls  *int       // number of calls of experts
 }
 
-func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
-	host := cgotorch.ToSlice[int64](x, ids)
-	*m.seen = append(*m.seen, host)
-	return nn.Dispatch(x, tokens, host, nn.ExpertOrder(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *dispatched) Route(x *cgotorch.Exec, _ int, ids *cgotorch.Tensor) {
+	m.ids = ids
+	*m.seen = append(*m.seen, cgotorch.ToSlice[int64](x, ids))
+}
+
+func (m *dispatched) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) { panic("only Pieces predict") }
+
+func (m *dispatched) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	host, expert := cgotorch.ToSlice[int64](x, m.ids), m.layers[layer].Experts.Expert
+	return nn.Dispatch(x, tokens, host, nn.ExpertOrder(x, m.ids), func(id int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		*m.calls++
-		return m.expert[expert].Forward(x, rows)
+		return expert[id].Forward(x, rows)
 	})
 }
 
-// sparseLayers returns the sparse layers of a model in the order in which they run.
-func sparseLayers(m *text.Switch) []*text.Sparse {
-	var all []*text.Sparse
+// sparseLayers returns the sparse layers of a model's encoder and decoder.
+func sparseLayers(m *text.Switch) (encoder, decoder []*text.Sparse) {
 	for _, b := range m.Encoder.Block {
-		if b.FF.Sparse != nil {
-			all = append(all, b.FF.Sparse)
-		}
+		encoder = append(encoder, b.FF.Sparse)
 	}
 	for _, b := range m.Decoder.Block {
-		if b.FF.Sparse != nil {
-			all = append(all, b.FF.Sparse)
-		}
+		decoder = append(decoder, b.FF.Sparse)
 	}
-	return all
+	dense := func(s *text.Sparse) bool { return s == nil }
+	return slices.DeleteFunc(encoder, dense), slices.DeleteFunc(decoder, dense)
 }
 
 // A model without experts runs the experts of a second model. Both models then give the same
@@ -50,9 +54,9 @@ func sparseLayers(m *text.Switch) []*text.Sparse {
 func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			f, config := readCase(t, name)
+			f := readCase(t, name)
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				whole, bare := model(t, x, f, config, text.SwitchOptions{}), model(t, x, f, config, text.SwitchOptions{NoExperts: true})
+				whole, bare := model(t, x, f, text.SwitchOptions{}), model(t, x, f, text.SwitchOptions{NoExperts: true})
 				for _, n := range nn.State(bare) {
 					if isExpert(n.Name) {
 						t.Errorf("%s is there without experts", n.Name)
@@ -60,9 +64,9 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 				}
 				var seen [][]int64
 				calls := 0
-				for i, s := range sparseLayers(bare) {
-					s.Override = dispatched{sparseLayers(whole)[i].Experts.Expert, &seen, &calls}
-				}
+				encoder, decoder := sparseLayers(whole)
+				bare.Encoder.Experts = &dispatched{layers: encoder, seen: &seen, calls: &calls}
+				bare.Decoder.Experts = &dispatched{layers: decoder, seen: &seen, calls: &calls}
 				must.Check(t, nn.Check(bare))
 				for _, r := range f.Runs {
 					seen, calls = nil, 0
@@ -83,16 +87,22 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 					if calls != want {
 						t.Errorf("%d calls of experts, want %d", calls, want)
 					}
+					generate := func(m *text.Switch) string {
+						return fmt.Sprint(must.Get(m.Generate(context.Background(), x, ids, mask, text.SwitchGenerateOptions{MaxNewTokens: 6}))(t))
+					}
+					if got, want := generate(bare), generate(whole); got != want {
+						t.Errorf("dispatched experts generate %s, want %s", got, want)
+					}
 				}
 			})
 		})
 	}
 }
 
-func TestFeedForward_Forward_NoExperts(t *testing.T) {
-	f, config := readCase(t, "tied")
+func TestSwitch_Encode_NoExperts(t *testing.T) {
+	f := readCase(t, "tied")
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m := model(t, x, f, config, text.SwitchOptions{NoExperts: true})
+		m := model(t, x, f, text.SwitchOptions{NoExperts: true})
 		ids, mask, _ := f.Runs[0].inputs(x)
 		m.Encode(x, ids, mask)
 		return nil
@@ -108,16 +118,11 @@ func TestResidentExperts_Forward(t *testing.T) {
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
 			for _, size := range []struct{ tokens, experts int64 }{{1, 3}, {2, 1}, {7, 16}, {40, 16}, {300, 4}, {257, 40}, {300, 1}} {
 				t.Run(fmt.Sprintf("%v/tokens=%d/experts=%d", dtype, size.tokens, size.experts), func(t *testing.T) {
-					torchtest.Do(t, d, func(x *cgotorch.Exec) error {
-						if err := cgotorch.Seed(1); err != nil {
-							return err
-						}
-						config := text.DefaultSwitchConfig()
-						config.VocabSize, config.DModel, config.DFF, config.NumHeads, config.DKV = 8, 16, 24, 2, 8
-						config.NumLayers, config.NumDecoderLayers, config.NumExperts = 2, 2, int(size.experts)
-						config.NumSparseEncoderLayers, config.NumSparseDecoderLayers = 1, 1
-						m := text.NewSwitch(x, config, text.SwitchOptions{DType: dtype})
-						defer nn.Close(m)
+					torchtest.Do(t, d, func(x *cgotorch.Exec) {
+						must.Do(t, cgotorch.Seed(1))
+						config := fmt.Appendf(nil, `{"vocab_size": 8, "d_model": 16, "d_ff": 24, "num_heads": 2, "d_kv": 8, "num_experts": %d,
+							"num_layers": 2, "num_decoder_layers": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}`, size.experts)
+						m := random(t, x, config, text.SwitchOptions{DType: dtype})
 						experts := m.Encoder.Block[1].FF.Sparse.Experts
 						tokens, ids := x.Randn(dtype, size.tokens, 16), x.RandInt(cgotorch.Int64, 0, int(size.experts), size.tokens)
 						x.MulInPlace(ids, x.RandInt(cgotorch.Int64, 0, 2, size.tokens)) // expert 0 gets half of the tokens
@@ -135,7 +140,6 @@ func TestResidentExperts_Forward(t *testing.T) {
 								t.Errorf("NoGrouped=%v: off by %v, want at most %v", experts.NoGrouped, apart, limit)
 							}
 						}
-						return nil
 					})
 				})
 			}

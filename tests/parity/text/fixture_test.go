@@ -56,22 +56,28 @@ func (e *stateEntry) UnmarshalJSON(data []byte) error {
 // cases are the fixtures of whole models.
 var cases = []string{"tied", "untied"}
 
-func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
+func readCase(t *testing.T, name string) (f fixture) {
 	t.Helper()
-	var f fixture
 	filetest.JSON(t, filepath.Join("testdata", name+".json"), &f)
-	path := filepath.Join(t.TempDir(), "config.json")
-	must.Do(t, os.WriteFile(path, f.Config, 0o644))
-	config := must.Get(text.ReadSwitchConfig(path))(t)
-	return f, config
+	return f
+}
+
+// random returns a model of random weights, with this config.json. The end of the test closes it.
+func random(t *testing.T, x *cgotorch.Exec, config []byte, o text.SwitchOptions) *text.Switch {
+	t.Helper()
+	folder := t.TempDir()
+	must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), config, 0o644))
+	o.RandomWeights = 1
+	m := must.Get(text.LoadSwitch(x, o, folder))(t)
+	t.Cleanup(func() { must.Check(t, nn.Close(m)) })
+	return m
 }
 
 // model returns the model of a fixture, with the weights of make.py. The end of the test closes
 // it.
-func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, o text.SwitchOptions) *text.Switch {
+func model(t *testing.T, x *cgotorch.Exec, f fixture, o text.SwitchOptions) *text.Switch {
 	t.Helper()
-	m := text.NewSwitch(x, config, o)
-	t.Cleanup(func() { must.Check(t, nn.Close(m)) })
+	m := random(t, x, f.Config, o)
 	state := map[string]*cgotorch.Tensor{}
 	for _, n := range nn.State(m) {
 		state[n.Name] = n.Tensor

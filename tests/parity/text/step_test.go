@@ -56,9 +56,9 @@ func TestSwitch_Step(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
-				f, config := readCase(t, name)
+				f := readCase(t, name)
 				torchtest.Do(t, d, func(x *cgotorch.Exec) {
-					m := model(t, x, f, config, text.SwitchOptions{})
+					m := model(t, x, f, text.SwitchOptions{})
 					for _, r := range []run{f.Runs[0], f.Runs[2]} {
 						for _, o := range []text.CacheOptions{{Capacity: 7, Source: 9}, {Capacity: 20, Source: 33}} {
 							c := started(t, x, m, r, o)
@@ -92,12 +92,12 @@ func TestSwitch_Step(t *testing.T) {
 // Steps give equal results after some weights are moved, so that the weights are not adjacent any
 // more. This also holds for several sequences.
 func TestSwitch_Step_WeightsApart(t *testing.T) {
-	f, config := readCase(t, "tied")
+	f := readCase(t, "tied")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
 		for _, r := range f.Runs {
 			torchtest.Do(t, d, func(x *cgotorch.Exec) {
-				m := model(t, x, f, config, text.SwitchOptions{})
+				m := model(t, x, f, text.SwitchOptions{})
 				for _, block := range m.Decoder.Block {
 					for _, layer := range []*nn.Linear{block.Attention.SelfAttention.Q, block.Attention.SelfAttention.K} {
 						apart := x.Keep(x.Clone(layer.Weight))
@@ -130,7 +130,7 @@ func TestSwitch_Step_Captured(t *testing.T) {
 
 func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	const steps = 5
-	f, config := readCase(t, "tied")
+	f := readCase(t, "tied")
 	r := f.Runs[0]
 	var want [][]byte
 	var m *text.Switch
@@ -139,7 +139,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	torchtest.CheckLeaks(t)
 	stream := cgotorch.DefaultStream(d)
 	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
-		m = model(t, x, f, config, text.SwitchOptions{DType: dtype})
+		m = model(t, x, f, text.SwitchOptions{DType: dtype})
 		eager := started(t, x, m, r, text.CacheOptions{})
 		for range steps {
 			out := m.Step(x, eager)
@@ -147,7 +147,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 			eager.Next(x, out)
 		}
 		c = started(t, x, m, r, text.CacheOptions{})
-		logits = x.Keep(x.Zeros(dtype, int64(len(r.IDs)), int64(config.VocabSize)))
+		logits = x.Keep(x.Zeros(dtype, int64(len(r.IDs)), int64(m.Config.VocabSize)))
 	})
 	defer logits.Close()
 	// check prepares the cache again, because warm-up runs have changed it. It then compares the
@@ -203,13 +203,13 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 func TestSwitch_Step_Full(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
-		f, config := readCase(t, "tied")
+		f := readCase(t, "tied")
 		var m *text.Switch
 		var c *text.Cache
 		torchtest.CheckLeaks(t)
 		stream := cgotorch.DefaultStream(d)
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
-			m = model(t, x, f, config, text.SwitchOptions{})
+			m = model(t, x, f, text.SwitchOptions{})
 			c = started(t, x, m, f.Runs[0], text.CacheOptions{Capacity: 3})
 		})
 		graph := must.Get(stream.Capture(func(x *cgotorch.Exec) error {
@@ -229,7 +229,7 @@ func TestSwitch_Generate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
-				f, config := readCase(t, name)
+				f := readCase(t, name)
 				r := f.Runs[0]
 				var ended [][]int64
 				for _, row := range f.Generated.Ended {
@@ -239,7 +239,7 @@ func TestSwitch_Generate(t *testing.T) {
 					ended = append(ended, row)
 				}
 				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
-					m := model(t, x, f, config, text.SwitchOptions{})
+					m := model(t, x, f, text.SwitchOptions{})
 					ids, mask, _ := r.inputs(x)
 					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.SwitchGenerateOptions) [][]int64 {
 						m.Config.EOSTokenID = eos
@@ -277,10 +277,10 @@ func TestSwitch_Generate(t *testing.T) {
 }
 
 func TestSwitch_Generate_Canceled(t *testing.T) {
-	f, config := readCase(t, "tied")
+	f := readCase(t, "tied")
 	cause := errors.New("enough")
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m := model(t, x, f, config, text.SwitchOptions{})
+		m := model(t, x, f, text.SwitchOptions{})
 		ids, mask, _ := f.Runs[0].inputs(x)
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)

@@ -19,9 +19,9 @@ const tolerance = 1e-5
 func TestSwitch_State(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			f, config := readCase(t, name)
+			f := readCase(t, name)
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				m := model(t, x, f, config, text.SwitchOptions{})
+				m := model(t, x, f, text.SwitchOptions{})
 				must.Check(t, nn.Check(m))
 				want := map[string][]int64{}
 				for _, e := range f.State {
@@ -57,10 +57,10 @@ func TestSwitch_Logits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
-				f, config := readCase(t, name)
+				f := readCase(t, name)
 				torchtest.Do(t, d, func(x *cgotorch.Exec) {
 					for _, grouped := range []bool{true, false} {
-						m := model(t, x, f, config, text.SwitchOptions{NoGrouped: !grouped})
+						m := model(t, x, f, text.SwitchOptions{NoGrouped: !grouped})
 						for _, r := range f.Runs {
 							ids, mask, decoderIDs := r.inputs(x)
 							wantNear(t, "logits", cgotorch.ToSlice[float32](x, m.Logits(x, ids, mask, decoderIDs)), r.Logits, tolerance)
@@ -75,15 +75,11 @@ func TestSwitch_Logits(t *testing.T) {
 func TestSwitch_Logits_Saved(t *testing.T) {
 	var r run
 	filetest.JSON(t, filepath.Join("testdata", "saved.json"), &r)
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m, err := text.LoadSwitch(x, text.LoadOptions{}, filepath.Join("testdata", "saved"))
-		if err != nil {
-			return err
-		}
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+		m := must.Get(text.LoadSwitch(x, text.SwitchOptions{}, filepath.Join("testdata", "saved")))(t)
 		defer nn.Close(m)
 		ids, _, decoderIDs := r.inputs(x)
 		wantNear(t, "logits", cgotorch.ToSlice[float32](x, m.Logits(x, ids, nil, decoderIDs)), r.Logits, tolerance)
-		return nil
 	})
 }
 
@@ -118,10 +114,10 @@ func TestSwitch_Logits_BFloat16(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
-				f, config := readCase(t, name)
+				f := readCase(t, name)
 				torchtest.Do(t, d, func(x *cgotorch.Exec) {
 					for _, grouped := range []bool{true, false} {
-						m := model(t, x, f, config, text.SwitchOptions{DType: cgotorch.BFloat16, NoGrouped: !grouped})
+						m := model(t, x, f, text.SwitchOptions{DType: cgotorch.BFloat16, NoGrouped: !grouped})
 						for _, r := range f.Runs {
 							ids, mask, decoderIDs := r.inputs(x)
 							logits := x.To(m.Logits(x, ids, mask, decoderIDs), cgotorch.Float32)
