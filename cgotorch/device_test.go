@@ -159,10 +159,12 @@ func loseDevice(t *testing.T, d Device) {
 	must.Do(t, slab.Pin())
 	early := record(t, s)
 	var weights, graph *Tensor
+	var read *HostRead
 	torchtest.DoOn(t, s, func(x *Exec) {
 		weights = x.Keep(x.Ones(Float32, 4, 4))
 		Check(weights.SetRequiresGrad(true))
 		graph = x.Keep(x.Sum(x.Mul(weights, weights)))
+		read = x.ReadAsync(x.Detach(weights))
 	})
 	const cause, remedy = "An operator enqueued earlier may be the cause", "CUDA_LAUNCH_BLOCKING=1"
 	err = s.Do(func(x *Exec) error {
@@ -172,6 +174,8 @@ func loseDevice(t *testing.T, d Device) {
 		return nil
 	})
 	wantError(t, err, ErrDeviceLost, "cuda:0 is lost", cause, remedy, "device_test.go")
+
+	read.Close() // LibTorch would ask the device for an event
 
 	// From now on every call on the device fails at once, with the same error.
 	for name, use := range map[string]func() error{

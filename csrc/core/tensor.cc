@@ -159,6 +159,29 @@ ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* con
 
 using ct::deref;
 
+namespace {
+
+// Makes page-locked memory leak where LibTorch's allocator would throw. It asks the device for an
+// event when the memory is freed, and a lost device has none. An exception out of a destructor would
+// end the process.
+void free_without_throwing(const at::Tensor& host) {
+  auto memory = std::make_unique<c10::DataPtr>();
+  void* data = host.storage().mutable_data();
+  *memory = host.storage().set_data_ptr(c10::DataPtr(data, c10::kCPU));
+  const auto free = [](void* context) {
+    const std::unique_ptr<c10::DataPtr> memory(static_cast<c10::DataPtr*>(context));
+    const c10::DeleterFnPtr deleter = memory->get_deleter();
+    void* const owned = memory->release_context();
+    try {
+      if (deleter != nullptr) deleter(owned);
+    } catch (...) {  // the device is lost
+    }
+  };
+  host.storage().set_data_ptr_noswap(c10::DataPtr(data, memory.release(), free, c10::kCPU));
+}
+
+}  // namespace
+
 extern "C" {
 
 ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
@@ -293,6 +316,7 @@ ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) n
     const auto options = at::TensorOptions().dtype(from.tensor.dtype()).pinned_memory(from.tensor.is_cuda());
     at::Tensor to = at::empty(from.tensor.sizes(), options);
     to.copy_(from.tensor, /*non_blocking=*/true);
+    if (from.tensor.is_cuda()) free_without_throwing(to);
     *out = new ct_tensor(std::move(to), ct::kAnyStream);
   });
 }

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "5f573163937fb774a110f85de12855d328c92de40251aa6e43fa72a46141ee56"
+const Source = "eab15ec859de009d1534a7370d761e56595bde9b40a5164a026aa22890990963"
