@@ -201,17 +201,20 @@ func benchTextLoad(c *config, emit func(row)) error {
 		return err
 	}
 	defer p.close()
+	var grown sample // of host memory, in MiB
 	ours := func() (float64, error) {
-		began := time.Now()
+		failed := resetPeak()
+		before, began := peakMiB(), time.Now()
 		m, err := text.Open(c.device, saved, text.Options{})
 		took := time.Since(began).Seconds()
-		return took, errors.Join(err, m.Close())
+		grown = append(grown, peakMiB()-before)
+		return took, errors.Join(failed, err, m.Close())
 	}
 	values, err := interleave(c.roundsOr(3), ours, p.value("seconds", "load", "folder", saved, "device", c.device.String()))
 	if err != nil {
 		return err
 	}
 	emit(inTurns("text/load/"+size, values[0], "s", "transformers", values[1], lower,
-		fmt.Sprintf("%.2f GB of bfloat16 in safetensors, in the page cache; ours %v; peer %v; %s; %s", float64(bytes)/1e9, values[0], values[1], c.settings(), p.versions)))
+		fmt.Sprintf("%.2f GB of bfloat16 in safetensors, in one file, in the page cache; our host memory grew by %.0f MiB; ours %v; peer %v; %s; %s", float64(bytes)/1e9, grown.max(), values[0], values[1], c.settings(), p.versions)))
 	return nil
 }

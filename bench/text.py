@@ -126,7 +126,8 @@ def load(*, folder, device):
         torch.cuda.empty_cache()
     synchronize(device)
     began = time.perf_counter()
-    state["model"] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=device)
+    straight = {"device_map": device} if device.startswith("cuda") else {}
+    state["model"] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **straight)
     synchronize(device)
     return {"seconds": time.perf_counter() - began}
 

@@ -27,7 +27,10 @@ type answer struct {
 func (c *Conversation) newAnswer(prompt []int64, o GenerateOptions) (*answer, error) {
 	a := &answer{c: c, prompt: slices.Clone(prompt)}
 	var err error
-	if a.o, err = o.filled(c.m); err != nil {
+	if a.o, err = o.filled(c.m.generation); err == nil {
+		err = a.o.fit(c.m)
+	}
+	if err != nil {
 		return nil, err
 	}
 	a.f = a.o.features(c.m.d.c.vocab)

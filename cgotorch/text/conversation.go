@@ -89,7 +89,7 @@ func (c *Conversation) Chat(ctx context.Context, messages []tokenizer.Message, c
 
 func (m *Model) chatPrompt(messages []tokenizer.Message, o tokenizer.ChatOptions) ([]int64, error) {
 	if m.Tokenizer == nil {
-		return nil, refused("%s has no tokenizer.json", m.folder)
+		return nil, refused("%s has neither tokenizer.json nor tekken.json", m.folder)
 	}
 	text, err := m.Tokenizer.Chat(messages, o)
 	if err != nil {

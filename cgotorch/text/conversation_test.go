@@ -260,7 +260,7 @@ func TestConversation_Refusals(t *testing.T) {
 		{"bias", []int64{1}, text.GenerateOptions{Bias: map[int64]float64{99: 1}}, cgotorch.ErrInvalidArgument, "Bias has token 99"},
 		{"infinite bias", []int64{1}, text.GenerateOptions{Bias: map[int64]float64{5: math.Inf(1)}}, cgotorch.ErrInvalidArgument, "a Bias is +Inf"},
 		{"mask", []int64{1}, text.GenerateOptions{Mask: func([]int64, []bool) {}}, cgotorch.ErrInvalidArgument, "Mask allows no token"},
-		{"stop", []int64{1}, text.GenerateOptions{Stop: []string{"x"}}, cgotorch.ErrInvalidArgument, "no tokenizer.json"},
+		{"stop", []int64{1}, text.GenerateOptions{Stop: []string{"x"}}, cgotorch.ErrInvalidArgument, "neither tokenizer.json nor tekken.json"},
 	} {
 		err := errorOf(t.Context(), c, test.prompt, test.o)
 		if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.text) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -241,7 +242,7 @@ func (f family) config(h hubConfig) (*decoderConfig, error) {
 	if c.head == 0 {
 		c.head = c.width / c.heads
 	}
-	c.queryScale = 1 / root2(c.head)
+	c.queryScale = 1 / math.Sqrt(float64(c.head))
 	c.layers = make([]layerConfig, h.Layers)
 	if err := f.windows(h, c.layers); err != nil {
 		return nil, err

@@ -165,7 +165,7 @@ func (f family) with(change func(f *family)) family {
 func gemma(h hubConfig, c *decoderConfig) {
 	c.normOffset, c.innerBias = true, false
 	c.activation = or(h.Activation, "gelu_pytorch_tanh") // hidden_act of the same files may name another one
-	c.embedScale = root2(c.width)
+	c.embedScale = math.Sqrt(float64(c.width))
 	c.queryScale = 1 / math.Sqrt(or(h.QueryScale, 256))
 }
 

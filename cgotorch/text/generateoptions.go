@@ -81,7 +81,7 @@ func readGenerationConfig(folder string, eos []int64) (g generationConfig, ends 
 		ends, err = tokenIDs(g.EOS)
 	}
 	if err == nil {
-		_, err = GenerateOptions{}.filled(&Model{generation: g})
+		_, err = GenerateOptions{}.filled(g)
 	}
 	if err != nil && !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		err = fmt.Errorf("%w: %w", err, cgotorch.ErrInvalidArgument)
@@ -121,9 +121,8 @@ func refuseForeign(data []byte) error {
 // mostTopK is the largest TopK.
 const mostTopK = 1024
 
-// filled returns the options with the folder's values in place of zeros.
-func (o GenerateOptions) filled(m *Model) (GenerateOptions, error) {
-	g := m.generation
+// filled returns the options with the folder's values in place of zeros, and checks the numbers.
+func (o GenerateOptions) filled(g generationConfig) (GenerateOptions, error) {
 	if o.Temperature == 0 && o.TopK == 0 && o.TopP == 0 && o.MinP == 0 && !g.DoSample {
 		o.Greedy = true
 	}
@@ -163,10 +162,7 @@ func (o GenerateOptions) filled(m *Model) (GenerateOptions, error) {
 			return o, err
 		}
 	}
-	for id, bias := range o.Bias {
-		if id < 0 || id >= int64(m.d.c.vocab) {
-			return o, refused("Bias has token %d, and the model has tokens 0 to %d", id, m.d.c.vocab-1)
-		}
+	for _, bias := range o.Bias {
 		if err := number("a Bias", bias, -1e4, 1e4); err != nil { // an infinite one would hide the others, and what Mask forbids
 			return o, err
 		}
@@ -176,10 +172,20 @@ func (o GenerateOptions) filled(m *Model) (GenerateOptions, error) {
 			return o, refused("Stop has an empty text")
 		}
 	}
-	if len(o.Stop) > 0 && m.Tokenizer == nil {
-		return o, refused("Stop needs a tokenizer, and %s has no tokenizer.json", m.folder)
-	}
 	return o, nil
+}
+
+// fit fails if a model cannot do what the options say.
+func (o *GenerateOptions) fit(m *Model) error {
+	for id := range o.Bias {
+		if id < 0 || id >= int64(m.d.c.vocab) {
+			return refused("Bias has token %d, and the model has tokens 0 to %d", id, m.d.c.vocab-1)
+		}
+	}
+	if len(o.Stop) > 0 && m.Tokenizer == nil {
+		return refused("Stop needs a tokenizer, and %s has neither tokenizer.json nor tekken.json", m.folder)
+	}
+	return nil
 }
 
 // features returns what the options need of a step.

@@ -45,14 +45,14 @@ type Model struct {
 	// Tokenizer is that of the folder's tokenizer.json or tekken.json, or nil if it has neither.
 	Tokenizer *tokenizer.Tokenizer
 
-	folder  string
-	tokens  string // the folder of the tokenizer's files
-	d       *decoder
-	pages   *pages
-	lane    *lane
-	stream  *cgotorch.Stream
-	own     bool // the stream is the model's
-	context int
+	folder       string
+	tokensFolder string // of the tokenizer's files
+	d            *decoder
+	pages        *pages
+	lane         *lane
+	stream       *cgotorch.Stream
+	own          bool // the stream is the model's
+	context      int
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -84,12 +84,12 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{generation: generation, eos: eos, folder: folder, tokens: folder, stream: o.Stream}
+	m := &Model{generation: generation, eos: eos, folder: folder, tokensFolder: folder, stream: o.Stream}
 	if o.Adapter != "" && hasTokenizer(o.Adapter) {
-		m.tokens = o.Adapter
+		m.tokensFolder = o.Adapter
 	}
-	if hasTokenizer(m.tokens) {
-		if m.Tokenizer, err = tokenizer.Open(m.tokens); err != nil {
+	if hasTokenizer(m.tokensFolder) {
+		if m.Tokenizer, err = tokenizer.Open(m.tokensFolder); err != nil {
 			return nil, fmt.Errorf("text: %w", err)
 		}
 	}

@@ -254,5 +254,3 @@ func (r ropeConfig) ramp(i int) float32 {
 	}
 	return min(max((float32(i)-float32(low))/float32(high-low), 0), 1)
 }
-
-func root2(n int) float64 { return math.Sqrt(float64(n)) }

@@ -49,7 +49,7 @@ func (m *Model) Save(x *cgotorch.Exec, folder string) error {
 	}
 	for _, name := range besides {
 		if err == nil {
-			from := m.tokens
+			from := m.tokensFolder
 			if name == "generation_config.json" {
 				from = m.folder
 			}
@@ -57,7 +57,7 @@ func (m *Model) Save(x *cgotorch.Exec, folder string) error {
 		}
 	}
 	if err == nil {
-		err = copyTemplates(filepath.Join(folder, moreTemplates), filepath.Join(m.tokens, moreTemplates))
+		err = copyTemplates(filepath.Join(folder, moreTemplates), filepath.Join(m.tokensFolder, moreTemplates))
 	}
 	if err != nil {
 		return fmt.Errorf("text: %w", err)
