@@ -21,7 +21,7 @@ func TestLoadSwitch_RandomWeights(t *testing.T) {
 	config := tiny()
 	config.VocabSize, config.DModel, config.DKV, config.DFF, config.NumHeads, config.NumExperts = 100, 64, 16, 256, 4, 32
 	config.TieWordEmbeddings, config.RouterBias, config.InitializerFactor = false, true, 2
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := randomSwitch(t, x, config, text.SwitchOptions{})
 		defer nn.Close(m)
 		for _, n := range nn.State(m) {
@@ -47,7 +47,6 @@ func TestLoadSwitch_RandomWeights(t *testing.T) {
 				t.Errorf("%s requires a gradient", n.Name)
 			}
 		}
-		return nil
 	})
 }
 
@@ -73,7 +72,7 @@ func TestLoadSwitch_RandomWeights_Seed(t *testing.T) {
 
 // In bfloat16 the logits equal those of float32 up to rounding, also after nn.To.
 func TestSwitch_BFloat16(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		config := tiny()
 		config.NumSparseDecoderLayers, config.NumSparseEncoderLayers, config.InitializerFactor = 0, 0, 0.5
 		config.NumExperts = 1 // with several experts, a small difference could change the routing
@@ -101,7 +100,6 @@ func TestSwitch_BFloat16(t *testing.T) {
 		}
 		nn.To(x, m, nn.ToOptions{DType: cgotorch.BFloat16})
 		near(forward(x, m))
-		return nil
 	})
 }
 
@@ -180,7 +178,7 @@ func TestSwitch_Refuses(t *testing.T) {
 // The experts give right results for widths that LibTorch's grouped product does not take. The
 // results are also right after nn.To, when the weights of the experts are not adjacent any more.
 func TestResidentExperts_Forward_OddWidths(t *testing.T) {
-	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		config := tiny()
 		config.DModel, config.DFF = 6, 9
 		m := randomSwitch(t, x, config, text.SwitchOptions{})
@@ -196,6 +194,5 @@ func TestResidentExperts_Forward_OddWidths(t *testing.T) {
 				t.Errorf("%v: resident experts give other results than dispatched ones", dtype)
 			}
 		}
-		return nil
 	})
 }

@@ -116,10 +116,7 @@ func TestLoadSwitch(t *testing.T) {
 					}
 					nn.Close(loaded)
 				}
-				bare, err := text.LoadSwitch(x, text.SwitchOptions{NoExperts: true, DType: cgotorch.BFloat16}, folder)
-				if err != nil {
-					return err
-				}
+				bare := must.Get(text.LoadSwitch(x, text.SwitchOptions{NoExperts: true, DType: cgotorch.BFloat16}, folder))(t)
 				for _, n := range nn.State(bare) {
 					if n.Tensor.DType() != cgotorch.BFloat16 || strings.Contains(n.Name, "expert") {
 						t.Errorf("%s is %v, want bfloat16 and no expert", n.Name, n.Tensor)

@@ -87,11 +87,10 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 					if calls != want {
 						t.Errorf("%d calls of experts, want %d", calls, want)
 					}
-					generate := func(m *text.Switch) string {
-						return fmt.Sprint(must.Get(m.Generate(context.Background(), x, ids, mask, text.SwitchGenerateOptions{MaxNewTokens: 6}))(t))
-					}
-					if got, want := generate(bare), generate(whole); got != want {
-						t.Errorf("dispatched experts generate %s, want %s", got, want)
+					o := text.SwitchGenerateOptions{MaxNewTokens: 6}
+					answers := must.Get(bare.Generate(context.Background(), x, ids, mask, o))(t)
+					if want := must.Get(whole.Generate(context.Background(), x, ids, mask, o))(t); fmt.Sprint(answers) != fmt.Sprint(want) {
+						t.Errorf("dispatched experts generate %v, want %v", answers, want)
 					}
 				}
 			})
