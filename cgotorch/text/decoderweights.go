@@ -1,7 +1,6 @@
 package text
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -204,37 +203,22 @@ func (m *maker) keep() {
 }
 
 // randomize draws the weights on the device, as transformers draws those of a new model: a normal
-// distribution for matrices, 1 for norms and 0 for biases and sinks. It leaves the random numbers
-// of the process as they are.
-func (d *decoder) randomize(x *cgotorch.Exec, seed uint64) (err error) {
-	devices := []cgotorch.Device{cgotorch.CPU}
-	count, _ := cgotorch.CUDACount()
-	for i := range count {
-		devices = append(devices, cgotorch.CUDA(i))
-	}
-	for _, device := range devices { // Seed is for all of them
-		state, failed := cgotorch.GeneratorState(device)
-		if failed != nil {
-			return failed
-		}
-		defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(device, state)) }()
-	}
-	if err := cgotorch.Seed(seed); err != nil {
-		return err
-	}
-	for _, n := range d.Weights {
-		switch {
-		case strings.HasSuffix(n.Name, "norm.weight"):
-			value := 1.0
-			if d.c.normOffset {
-				value = 0
+// distribution for matrices, 1 for norms and 0 for biases and sinks.
+func (d *decoder) randomize(x *cgotorch.Exec, seed uint64) error {
+	return withSeed(seed, func() {
+		for _, n := range d.Weights {
+			switch {
+			case strings.HasSuffix(n.Name, "norm.weight"):
+				value := 1.0
+				if d.c.normOffset {
+					value = 0
+				}
+				nn.Constant(x, n.Tensor, value)
+			case strings.HasSuffix(n.Name, "bias"), strings.HasSuffix(n.Name, "sinks"):
+				nn.Constant(x, n.Tensor, 0)
+			default:
+				nn.Normal(x, n.Tensor, 0, d.c.deviation)
 			}
-			nn.Constant(x, n.Tensor, value)
-		case strings.HasSuffix(n.Name, "bias"), strings.HasSuffix(n.Name, "sinks"):
-			nn.Constant(x, n.Tensor, 0)
-		default:
-			nn.Normal(x, n.Tensor, 0, d.c.deviation)
 		}
-	}
-	return nil
+	})
 }

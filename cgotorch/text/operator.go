@@ -1,6 +1,7 @@
 package text
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -14,6 +15,28 @@ func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 
 // plain returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
+
+// withSeed calls draw with the random numbers of a seed. It leaves those of the process as they are,
+// on all devices, because a seed is for all of them.
+func withSeed(seed uint64, draw func()) (err error) {
+	devices := []cgotorch.Device{cgotorch.CPU}
+	count, _ := cgotorch.CUDACount()
+	for i := range count {
+		devices = append(devices, cgotorch.CUDA(i))
+	}
+	for _, device := range devices {
+		state, failed := cgotorch.GeneratorState(device)
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(device, state)) }()
+	}
+	if err := cgotorch.Seed(seed); err != nil {
+		return err
+	}
+	draw()
+	return nil
+}
 
 func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
 	return x.Call1(op, args...)

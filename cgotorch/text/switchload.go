@@ -1,7 +1,6 @@
 package text
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -55,17 +54,10 @@ func LoadSwitch(x *cgotorch.Exec, o SwitchOptions, paths ...string) (*Switch, er
 	return m, nil
 }
 
-// drawn makes a model of random weights. It leaves the random numbers of x's device as they are.
+// drawn makes a model of random weights.
 func drawn(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) (m *Switch, err error) {
-	state, err := cgotorch.GeneratorState(x.Device())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, cgotorch.SetGeneratorState(x.Device(), state)) }()
-	if err := cgotorch.Seed(o.RandomWeights); err != nil {
-		return nil, err
-	}
-	return newSwitch(x, config, o), nil
+	err = withSeed(o.RandomWeights, func() { m = newSwitch(x, config, o) })
+	return m, err
 }
 
 // load copies the tensors of safetensors files into m. An error that it finds before it reads a

@@ -161,9 +161,9 @@ using ct::deref;
 
 namespace {
 
-// Makes page-locked memory leak where LibTorch's allocator would throw. It asks the device for an
-// event when the memory is freed, and a lost device has none. An exception out of a destructor would
-// end the process.
+// Makes page-locked memory leak where LibTorch's allocator would throw. The allocator asks the
+// device for an event when memory is freed, and a lost device has none. An exception out of a
+// destructor would end the process.
 void free_without_throwing(const at::Tensor& host) {
   auto memory = std::make_unique<c10::DataPtr>();
   void* data = host.storage().mutable_data();

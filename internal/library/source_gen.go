@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "eab15ec859de009d1534a7370d761e56595bde9b40a5164a026aa22890990963"
+const Source = "0a740944bd253c8716bc2410b42ce7d69f208305ed600c10e27393a7ce91bc45"
