@@ -3,6 +3,7 @@ package text
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 
@@ -26,6 +27,7 @@ type answer struct {
 
 func (c *Conversation) newAnswer(prompt []int64, o GenerateOptions) (*answer, error) {
 	a := &answer{c: c, prompt: slices.Clone(prompt)}
+	o.Bias, o.Stop = maps.Clone(o.Bias), slices.Clone(o.Stop) // the program may change them between tokens
 	var err error
 	if a.o, err = o.filled(c.m.generation); err == nil {
 		err = a.o.fit(c.m)
@@ -60,8 +62,10 @@ func (a *answer) close() { a.late.Close() }
 func (a *answer) start(ctx context.Context) error {
 	c := a.c
 	tokens := slices.Concat(a.prompt, a.made)
-	keep := c.shared(tokens)
-	c.cut(keep)
+	keep, err := c.begin(tokens)
+	if err != nil {
+		return err
+	}
 	rest := &promptRest{from: keep, tokens: tokens[keep:]}
 	defer rest.close()
 	for keep < len(tokens) {

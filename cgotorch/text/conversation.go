@@ -14,12 +14,13 @@ import (
 // Conversation is a sequence of tokens whose keys and values are in the model's cache. It serves
 // one goroutine at a time. Several conversations of a model take turns.
 type Conversation struct {
-	m      *Model
-	tables []pageTable
-	tokens []int64 // whose keys and values are in the cache
-	long   bool    // they were turned as those of a long sequence: see [decoderConfig.long]
-	busy   atomic.Bool
-	closed bool
+	m       *Model
+	tables  []pageTable
+	tokens  []int64     // whose keys and values are in the cache
+	long    bool        // they were turned as those of a long sequence: see [decoderConfig.long]
+	weights int         // the version of the weights that made them: see [decoder.version]
+	busy    atomic.Bool // a Generate goes on, or the pages are given back for ever
+	closed  atomic.Bool
 }
 
 // NewConversation makes an empty conversation. It takes pages of the cache as it grows. The caller
@@ -31,15 +32,21 @@ func (m *Model) NewConversation() *Conversation {
 // Tokens returns the tokens whose keys and values are in the cache. A new slice is returned.
 func (c *Conversation) Tokens() []int64 { return slices.Clone(c.tokens) }
 
-// Close gives the pages back. A Generate that goes on ends with [cgotorch.ErrClosed]. A second
-// Close does nothing.
+// Close gives the pages back. It may be called from any goroutine. A Generate that goes on ends
+// with [cgotorch.ErrClosed], and then gives them back. A second Close does nothing.
 func (c *Conversation) Close() error {
-	if c == nil || c.closed {
-		return nil
+	if c != nil {
+		c.closed.Store(true)
+		c.leave()
 	}
-	c.cut(0)
-	c.closed = true
 	return nil
+}
+
+// leave gives the pages of a closed conversation back, unless a Generate goes on, which will.
+func (c *Conversation) leave() {
+	if c.closed.Load() && c.busy.CompareAndSwap(false, true) {
+		c.cut(0)
+	}
 }
 
 // cut forgets all tokens but the first n.
@@ -61,8 +68,10 @@ func (c *Conversation) cut(n int) {
 //
 // It fails with the cause of ctx when ctx ends, within one token. It fails with
 // [cgotorch.ErrInvalidArgument] for an option or a token out of range and if the prompt does not
-// fit into Options.Context, and with [cgotorch.ErrOutOfMemory] if the cache has no page left. After
-// an error the conversation keeps the tokens of which all keys and values are there.
+// fit into Options.Context, and with [cgotorch.ErrOutOfMemory] if the cache has no page left. It
+// fails with [cgotorch.ErrMisuse] in a Do, and in a Generate of the same conversation. After an
+// error the conversation keeps the tokens of which all keys and values are there. After a change of
+// the weights it computes them again.
 func (c *Conversation) Generate(ctx context.Context, prompt []int64, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		if err := c.generate(ctx, prompt, o, yield); err != nil {
@@ -102,10 +111,17 @@ func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateO
 	if err := c.open(); err != nil {
 		return err
 	}
+	// A Do that waited for the lane could wait for ever, so it is refused here.
+	if err := c.m.stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
+		return err
+	}
 	if !c.busy.CompareAndSwap(false, true) {
 		return fmt.Errorf("the conversation generates already, and serves one goroutine at a time: %w", cgotorch.ErrMisuse)
 	}
-	defer c.busy.Store(false)
+	defer func() {
+		c.busy.Store(false)
+		c.leave()
+	}()
 	a, err := c.newAnswer(prompt, o)
 	if err != nil {
 		return err
@@ -127,10 +143,23 @@ func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateO
 
 // open fails if the conversation or its model is closed.
 func (c *Conversation) open() error {
-	if c.closed || c.m.stream == nil {
+	if c.closed.Load() || c.m.closed.Load() {
 		return fmt.Errorf("the conversation or its model is closed: %w", cgotorch.ErrClosed)
 	}
 	return nil
+}
+
+// begin forgets what the cache has behind the shared tokens of a prompt, and returns their number.
+func (c *Conversation) begin(prompt []int64) (int, error) {
+	c.m.lane.mu.Lock()
+	defer c.m.lane.mu.Unlock()
+	if err := c.open(); err != nil {
+		return 0, err
+	}
+	n := c.shared(prompt)
+	c.cut(n)
+	c.weights = c.m.d.version()
+	return n, nil
 }
 
 // shared returns how many tokens of the prompt need not be computed again. The last one always is,
@@ -140,7 +169,7 @@ func (c *Conversation) shared(prompt []int64) int {
 	for n < min(len(prompt)-1, len(c.tokens)) && prompt[n] == c.tokens[n] {
 		n++
 	}
-	if c.long != c.m.d.c.long(len(prompt)) {
+	if c.long != c.m.d.c.long(len(prompt)) || c.weights != c.m.d.version() {
 		return 0
 	}
 	for i := range c.tables {
@@ -154,6 +183,9 @@ func (c *Conversation) shared(prompt []int64) int {
 // enter runs fn in a Do of the model's stream, for tokens `from` up to `to`. Before that it makes
 // room for them, and gives the device the page tables that it lacks. The caller holds the lane.
 func (c *Conversation) enter(from, to int, fn func(x *cgotorch.Exec) error) error {
+	if err := c.open(); err != nil { // the program may have closed them meanwhile
+		return err
+	}
 	l, fresh := c.m.lane, make([]int, len(c.tables))
 	for i := range c.tables {
 		t := &c.tables[i]

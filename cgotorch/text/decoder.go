@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
@@ -211,6 +212,14 @@ func (c *decoderConfig) activate(x *cgotorch.Exec, gateUp *cgotorch.Tensor) *cgo
 		return x.Mul(x.GELUTanh(gate), up)
 	}
 	return x.Mul(x.SiLU(gate), up)
+}
+
+// version counts the writes to the weights.
+func (d *decoder) version() (n int) {
+	for _, t := range d.whole {
+		n += inside.Core.Version(t)
+	}
+	return n
 }
 
 // close frees the tensors.

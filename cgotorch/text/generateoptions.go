@@ -55,11 +55,11 @@ type Token struct {
 // generationConfig has the fields of generation_config.json that change an answer.
 type generationConfig struct {
 	DoSample    bool            `json:"do_sample"`
-	Temperature float64         `json:"temperature"`
-	TopK        int             `json:"top_k"`
-	TopP        float64         `json:"top_p"`
-	MinP        float64         `json:"min_p"`
-	Repetition  float64         `json:"repetition_penalty"`
+	Temperature *float64        `json:"temperature"`
+	TopK        *int            `json:"top_k"` // 0 means all tokens
+	TopP        *float64        `json:"top_p"`
+	MinP        *float64        `json:"min_p"`
+	Repetition  *float64        `json:"repetition_penalty"`
 	EOS         json.RawMessage `json:"eos_token_id"`
 }
 
@@ -106,6 +106,7 @@ func refuseForeign(data []byte) error {
 		"num_beams": 1.0, "no_repeat_ngram_size": 0.0, "encoder_no_repeat_ngram_size": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
 		"guidance_scale": 1.0, "min_length": 0.0, "min_new_tokens": 0.0, "suppress_tokens": nil, "begin_suppress_tokens": nil, "bad_words_ids": nil,
 		"forced_bos_token_id": nil, "forced_eos_token_id": nil, "sequence_bias": nil, "watermarking_config": nil, "penalty_alpha": 0.0, "dola_layers": nil,
+		"top_h": nil, "encoder_repetition_penalty": 1.0, "exponential_decay_length_penalty": nil, "stop_strings": nil, "token_healing": false,
 	} {
 		value := fields[name]
 		if list, ok := value.([]any); ok && len(list) == 0 {
@@ -126,12 +127,12 @@ func (o GenerateOptions) filled(g generationConfig) (GenerateOptions, error) {
 	if o.Temperature == 0 && o.TopK == 0 && o.TopP == 0 && o.MinP == 0 && !g.DoSample {
 		o.Greedy = true
 	}
-	fill := func(value *float64, folder, otherwise float64) {
+	if o.Greedy {
+		g.Temperature, g.TopP = nil, nil // nothing is drawn, and files then have zeros
+	}
+	fill := func(value, folder *float64, otherwise float64) {
 		if *value == 0 {
-			*value = folder
-		}
-		if *value == 0 {
-			*value = otherwise
+			*value = or(folder, otherwise)
 		}
 	}
 	fill(&o.Temperature, g.Temperature, 1)
@@ -139,12 +140,9 @@ func (o GenerateOptions) filled(g generationConfig) (GenerateOptions, error) {
 	fill(&o.MinP, g.MinP, 0)
 	fill(&o.RepetitionPenalty, g.Repetition, 1)
 	if o.TopK == 0 {
-		o.TopK = g.TopK
+		o.TopK = or(g.TopK, 50) // of transformers
 	}
-	switch o.TopK {
-	case 0:
-		o.TopK = 50 // of transformers
-	case -1:
+	if o.TopK == -1 {
 		o.TopK = 0
 	}
 	number := func(name string, value, from, to float64) error {

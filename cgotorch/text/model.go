@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -24,7 +25,8 @@ type Options struct {
 	// but at most 8192.
 	Context int
 	// CacheTokens is the number of tokens for which the cache has pages, all conversations
-	// together. 0 means Context.
+	// together. 0 means Context. A page has 16 tokens of one conversation. Layers with a window
+	// have pages for CacheTokens/Context conversations, rounded up.
 	CacheTokens int
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
@@ -52,6 +54,7 @@ type Model struct {
 	lane         *lane
 	stream       *cgotorch.Stream
 	own          bool // the stream is the model's
+	closed       atomic.Bool
 	context      int
 
 	generation generationConfig
@@ -264,11 +267,15 @@ func (m *Model) Memory() (weights, cache int64) {
 	return weights, m.pages.bytes()
 }
 
-// Close waits for the device, and frees the model's tensors. Close its conversations first. A
-// second Close does nothing.
+// Close waits for the device, and frees the model's tensors. A Generate that goes on ends with
+// [cgotorch.ErrClosed]. A second Close does nothing.
 func (m *Model) Close() error {
-	if m == nil || m.stream == nil {
+	if m == nil || m.stream == nil || m.closed.Swap(true) {
 		return nil
+	}
+	if m.lane != nil {
+		m.lane.mu.Lock()
+		defer m.lane.mu.Unlock()
 	}
 	// Work of other streams, such as a training's, may still read the weights. A lost device has
 	// none.
@@ -281,6 +288,5 @@ func (m *Model) Close() error {
 	if m.own {
 		errs = append(errs, m.stream.Close())
 	}
-	m.stream = nil
 	return errors.Join(errs...)
 }

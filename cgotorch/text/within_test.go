@@ -1,0 +1,174 @@
+package text_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// A conversation or its model may be closed in Mask, at any token. The answer then ends, and the
+// conversation's pages are there for others.
+func TestConversation_Close_InMask(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, whole := range []bool{false, true} {
+		for at := range 3 {
+			m := openRandom(t, configs["llama"], text.Options{Context: 64})
+			c := m.NewConversation()
+			err := errorOf(t.Context(), c, []int64{1, 2, 3}, text.GenerateOptions{IgnoreEnd: true, Mask: func(answer []int64, allowed []bool) {
+				allowed[3] = true
+				if len(answer) == at && whole {
+					must.Do(t, m.Close())
+				} else if len(answer) == at {
+					must.Do(t, c.Close())
+				}
+			}})
+			if !errors.Is(err, cgotorch.ErrClosed) || !whole && len(c.Tokens()) > 0 {
+				t.Errorf("model=%v, token %d: got %v, and the cache has %v", whole, at, err, c.Tokens())
+			}
+			other := m.NewConversation()
+			if !whole {
+				tokensOf(t, other, make([]int64, 62), text.GenerateOptions{MaxTokens: 2})
+			} else if err := errorOf(t.Context(), other, []int64{1}, text.GenerateOptions{}); !errors.Is(err, cgotorch.ErrClosed) {
+				t.Errorf("a closed model: got %v", err)
+			}
+			must.Do(t, errors.Join(c.Close(), other.Close()))
+		}
+	}
+}
+
+// Other goroutines may close a conversation, and the model, while they generate.
+func TestConversation_Close_Goroutines(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["windows"], text.Options{Context: 2000, CacheTokens: 8000})
+	var all sync.WaitGroup
+	var talks []*text.Conversation
+	for range 4 {
+		c := m.NewConversation()
+		talks = append(talks, c)
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if err := errorOf(t.Context(), c, []int64{1, 2, 3}, text.GenerateOptions{IgnoreEnd: true}); !errors.Is(err, cgotorch.ErrClosed) {
+				t.Errorf("got %v", err)
+			}
+		}()
+	}
+	time.Sleep(20 * time.Millisecond)
+	must.Do(t, errors.Join(talks[0].Close(), talks[1].Close()))
+	time.Sleep(20 * time.Millisecond)
+	must.Do(t, m.Close())
+	all.Wait()
+	must.Do(t, errors.Join(talks[2].Close(), talks[3].Close()))
+}
+
+// Generate inside a Do is refused. It does not wait for a goroutine that waits for the Do.
+func TestConversation_InsideDo(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	s := cgotorch.DefaultStream(torchtest.Device())
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, CacheTokens: 128, Stream: s})
+	c, other := m.NewConversation(), m.NewConversation()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	inside, outside := make(chan error, 1), make(chan error, 1)
+	go func() {
+		inside <- s.Do(func(x *cgotorch.Exec) error {
+			go func() { outside <- errorOf(ctx, other, []int64{1}, text.GenerateOptions{MaxTokens: 3}) }()
+			time.Sleep(50 * time.Millisecond) // the other one waits for the Do
+			return errorOf(ctx, c, []int64{1}, text.GenerateOptions{MaxTokens: 3})
+		})
+	}()
+	select {
+	case err := <-inside:
+		if !errors.Is(err, cgotorch.ErrMisuse) {
+			t.Errorf("got %v", err)
+		}
+		must.Do(t, errors.Join(<-outside, c.Close(), other.Close()))
+	case <-ctx.Done():
+		t.Fatal("Generate inside a Do waits for ever")
+	}
+}
+
+// Options that the program changes between tokens change nothing.
+func TestGenerateOptions_Changed(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, CacheTokens: 128})
+	c, other := m.NewConversation(), m.NewConversation()
+	defer c.Close()
+	defer other.Close()
+	bias, got := map[int64]float64{7: 1e4}, []int64(nil)
+	for token, err := range c.Generate(t.Context(), []int64{1}, text.GenerateOptions{MaxTokens: 3, Bias: bias}) {
+		must.Do(t, err)
+		got = append(got, token.ID)
+		bias[7], bias[1000] = 0, 1
+		tokensOf(t, other, []int64{2}, text.GenerateOptions{MaxTokens: 1}) // the options are loaded again
+	}
+	if want := []int64{7, 7, 7}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// After a step of an optimizer a conversation goes on as a new one does.
+func TestConversation_Trained(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	s := cgotorch.DefaultStream(torchtest.Device())
+	m := openRandom(t, configs["llama"], text.Options{Context: 128, CacheTokens: 256, Stream: s})
+	said := []int64{1, 2, 3, 4, 5, 6, 7, 8}
+	params := optim.Group{Params: nn.Parameters(m)}
+	for name, opt := range map[string]*optim.Optimizer{
+		"AdamW": must.Get(optim.NewAdamW(optim.AdamOptions{LR: 0.1}, params))(t), "SGD": must.Get(optim.NewSGD(optim.SGDOptions{LR: 0.1}, params))(t),
+	} {
+		c, fresh := m.NewConversation(), m.NewConversation()
+		answer, _ := tokensOf(t, c, said, text.GenerateOptions{MaxTokens: 20, IgnoreEnd: true})
+		must.Do(t, s.Do(func(x *cgotorch.Exec) error {
+			x.Backward(x.Sum(x.Square(m.Forward(x, cgotorch.FromSlice(x, said, 1, 8)))))
+			opt.Step(x)
+			return nil
+		}))
+		prompt := slices.Concat(said, answer)
+		_, got := tokensOf(t, c, prompt, text.GenerateOptions{MaxTokens: 5, IgnoreEnd: true})
+		_, want := tokensOf(t, fresh, prompt, text.GenerateOptions{MaxTokens: 5, IgnoreEnd: true})
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got the log probabilities %v, want %v", name, got, want)
+		}
+		must.Do(t, errors.Join(c.Close(), fresh.Close(), opt.Close()))
+	}
+}
+
+// A top_k of 0 in generation_config.json means all tokens, as in transformers. No top_k means 50.
+func TestGenerateOptions_FolderTopK(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder := savedModel(t, configs["llama"])
+	for config, want := range map[string]int64{`{"do_sample": true, "top_k": 0}`: 61, `{"do_sample": true}`: 50, `{"do_sample": true, "top_k": 3}`: 3} {
+		write(t, filepath.Join(folder, "generation_config.json"), config)
+		m := must.Get(text.Open(torchtest.Device(), folder, text.Options{Context: 16}))(t)
+		c, drawn := m.NewConversation(), map[int64]bool{}
+		for seed := range uint64(600) {
+			ids, _ := tokensOf(t, c, []int64{1}, text.GenerateOptions{MaxTokens: 1, Temperature: 1e4, Seed: seed * 0x9E3779B97F4A7C15})
+			drawn[ids[0]] = true
+		}
+		if int64(len(drawn)) != want {
+			t.Errorf("%s: %d tokens were drawn, want %d", config, len(drawn), want)
+		}
+		must.Do(t, errors.Join(c.Close(), m.Close()))
+	}
+	for _, config := range []string{`{"do_sample": true, "temperature": 0}`, `{"do_sample": true, "top_p": 0}`, `{"stop_strings": ["x"]}`, `{"encoder_repetition_penalty": 1.5}`} {
+		must.Do(t, os.WriteFile(filepath.Join(folder, "generation_config.json"), []byte(config), 0o644))
+		m, err := text.Open(torchtest.Device(), folder, text.Options{Context: 16})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Errorf("%s: got %v", config, err)
+		}
+		must.Do(t, m.Close())
+	}
+}
