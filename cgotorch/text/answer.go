@@ -19,6 +19,7 @@ type answer struct {
 	most   int     // tokens of the answer
 	prompt []int64 // the conversation before the answer
 	made   []int64 // tokens of the answer that the host knows
+	mask   []bool  // that of the token to be read, or nil
 	ahead  bool    // the layers have been given the last token that was sampled
 	late   *cgotorch.HostRead
 	err    error // of a step ahead, for the next call
@@ -146,6 +147,7 @@ func (a *answer) enter(x *cgotorch.Exec, l *lane, at int, token []int64) {
 func (a *answer) allowed() ([]bool, error) {
 	allowed := make([]bool, a.c.m.d.c.vocab)
 	a.o.Mask(slices.Clone(a.made), allowed)
+	a.mask = allowed
 	if !slices.Contains(allowed, true) {
 		return nil, refused("Mask allows no token after %d tokens of the answer", len(a.made))
 	}
@@ -157,6 +159,9 @@ func (a *answer) allowed() ([]bool, error) {
 func (a *answer) next(ctx context.Context) (Token, error) {
 	if err := errors.Join(a.err, a.c.open()); err != nil { // the program may have closed them meanwhile
 		return Token{}, err
+	}
+	if ctx.Err() != nil {
+		return Token{}, context.Cause(ctx)
 	}
 	if a.late == nil {
 		if err := a.resume(ctx); err != nil {
@@ -192,6 +197,9 @@ func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
 	if math.IsNaN(token.LogProb) {
 		return token, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
 			len(a.prompt)+len(a.made), a.c.m.d.dtype)
+	}
+	if a.mask != nil && !a.mask[token.ID] {
+		return token, refused("the logits of all tokens that Mask allows after %d tokens of the answer are -Inf", len(a.made))
 	}
 	told := min(mostRanked, a.c.m.d.c.vocab)
 	for i := range min(a.o.Ranked, told) {

@@ -115,11 +115,14 @@ func TestOpen_GenerationConfig(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	folder := savedModel(t, configs["llama"])
 	for config, want := range map[string]string{
-		`{"suppress_tokens": [1, 2]}`: "suppress_tokens",
-		`{"no_repeat_ngram_size": 3}`: "no_repeat_ngram_size",
-		`{"num_beams": 4}`:            "num_beams",
-		`{"top_k": 2000}`:             "TopK is 2000",
-		`{"temperature": "hot"}`:      "temperature",
+		`{"suppress_tokens": [1, 2]}`:           "suppress_tokens",
+		`{"no_repeat_ngram_size": 3}`:           "no_repeat_ngram_size",
+		`{"num_beams": 4}`:                      "num_beams",
+		`{"top_k": 2000}`:                       "TopK is 2000",
+		`{"temperature": "hot"}`:                "temperature",
+		`{"stop_strings": ["x"]}`:               "stop_strings",
+		`{"do_sample": true, "temperature": 0}`: "Temperature is 0",
+		`{"do_sample": true, "top_p": 0}`:       "TopP is 0",
 		`{"num_beams": 1, "typical_p": 1, "suppress_tokens": [], "bad_words_ids": null, "top_p": 0.9}`: "",
 	} {
 		must.Do(t, os.WriteFile(filepath.Join(folder, "generation_config.json"), []byte(config), 0o644))

@@ -3,9 +3,9 @@ package text_test
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,8 +27,7 @@ func TestConversation_Close_InMask(t *testing.T) {
 			m := openRandom(t, configs["llama"], text.Options{Context: 64})
 			c := m.NewConversation()
 			err := errorOf(t.Context(), c, []int64{1, 2, 3}, text.GenerateOptions{IgnoreEnd: true, Mask: func(answer []int64, allowed []bool) {
-				allowed[3] = true
-				if len(answer) == at && whole {
+				if allowed[3] = true; len(answer) == at && whole {
 					must.Do(t, m.Close())
 				} else if len(answer) == at {
 					must.Do(t, c.Close())
@@ -38,10 +37,9 @@ func TestConversation_Close_InMask(t *testing.T) {
 				t.Errorf("model=%v, token %d: got %v, and the cache has %v", whole, at, err, c.Tokens())
 			}
 			other := m.NewConversation()
-			if !whole {
-				tokensOf(t, other, make([]int64, 62), text.GenerateOptions{MaxTokens: 2})
-			} else if err := errorOf(t.Context(), other, []int64{1}, text.GenerateOptions{}); !errors.Is(err, cgotorch.ErrClosed) {
-				t.Errorf("a closed model: got %v", err)
+			err = errorOf(t.Context(), other, make([]int64, 62), text.GenerateOptions{MaxTokens: 2})
+			if whole != errors.Is(err, cgotorch.ErrClosed) || !whole && err != nil {
+				t.Errorf("model=%v: another conversation: got %v", whole, err)
 			}
 			must.Do(t, errors.Join(c.Close(), other.Close()))
 		}
@@ -53,22 +51,19 @@ func TestConversation_Close_Goroutines(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	m := openRandom(t, configs["windows"], text.Options{Context: 2000, CacheTokens: 8000})
 	var all sync.WaitGroup
-	var talks []*text.Conversation
-	for range 4 {
-		c := m.NewConversation()
-		talks = append(talks, c)
+	var talks [4]*text.Conversation
+	for i := range talks {
+		talks[i] = m.NewConversation()
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			if err := errorOf(t.Context(), c, []int64{1, 2, 3}, text.GenerateOptions{IgnoreEnd: true}); !errors.Is(err, cgotorch.ErrClosed) {
+			if err := errorOf(t.Context(), talks[i], []int64{1, 2, 3}, text.GenerateOptions{IgnoreEnd: true}); !errors.Is(err, cgotorch.ErrClosed) {
 				t.Errorf("got %v", err)
 			}
 		}()
 	}
 	time.Sleep(20 * time.Millisecond)
-	must.Do(t, errors.Join(talks[0].Close(), talks[1].Close()))
-	time.Sleep(20 * time.Millisecond)
-	must.Do(t, m.Close())
+	must.Do(t, errors.Join(talks[0].Close(), talks[1].Close(), m.Close()))
 	all.Wait()
 	must.Do(t, errors.Join(talks[2].Close(), talks[3].Close()))
 }
@@ -105,8 +100,6 @@ func TestGenerateOptions_Changed(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	m := openRandom(t, configs["llama"], text.Options{Context: 64, CacheTokens: 128})
 	c, other := m.NewConversation(), m.NewConversation()
-	defer c.Close()
-	defer other.Close()
 	bias, got := map[int64]float64{7: 1e4}, []int64(nil)
 	for token, err := range c.Generate(t.Context(), []int64{1}, text.GenerateOptions{MaxTokens: 3, Bias: bias}) {
 		must.Do(t, err)
@@ -117,33 +110,28 @@ func TestGenerateOptions_Changed(t *testing.T) {
 	if want := []int64{7, 7, 7}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	must.Do(t, errors.Join(c.Close(), other.Close()))
 }
 
 // After a step of an optimizer a conversation goes on as a new one does.
 func TestConversation_Trained(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	s := cgotorch.DefaultStream(torchtest.Device())
-	m := openRandom(t, configs["llama"], text.Options{Context: 128, CacheTokens: 256, Stream: s})
-	said := []int64{1, 2, 3, 4, 5, 6, 7, 8}
-	params := optim.Group{Params: nn.Parameters(m)}
-	for name, opt := range map[string]*optim.Optimizer{
-		"AdamW": must.Get(optim.NewAdamW(optim.AdamOptions{LR: 0.1}, params))(t), "SGD": must.Get(optim.NewSGD(optim.SGDOptions{LR: 0.1}, params))(t),
-	} {
-		c, fresh := m.NewConversation(), m.NewConversation()
-		answer, _ := tokensOf(t, c, said, text.GenerateOptions{MaxTokens: 20, IgnoreEnd: true})
-		must.Do(t, s.Do(func(x *cgotorch.Exec) error {
-			x.Backward(x.Sum(x.Square(m.Forward(x, cgotorch.FromSlice(x, said, 1, 8)))))
-			opt.Step(x)
-			return nil
-		}))
-		prompt := slices.Concat(said, answer)
-		_, got := tokensOf(t, c, prompt, text.GenerateOptions{MaxTokens: 5, IgnoreEnd: true})
-		_, want := tokensOf(t, fresh, prompt, text.GenerateOptions{MaxTokens: 5, IgnoreEnd: true})
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: got the log probabilities %v, want %v", name, got, want)
-		}
-		must.Do(t, errors.Join(c.Close(), fresh.Close(), opt.Close()))
+	s, said := cgotorch.DefaultStream(torchtest.Device()), []int64{1, 2, 3, 4, 5, 6, 7, 8}
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, CacheTokens: 128, Stream: s})
+	opt := must.Get(optim.NewAdamW(optim.AdamOptions{LR: 0.1}, optim.Group{Params: nn.Parameters(m)}))(t)
+	c, fresh := m.NewConversation(), m.NewConversation()
+	tokensOf(t, c, said, text.GenerateOptions{MaxTokens: 20, IgnoreEnd: true})
+	must.Do(t, s.Do(func(x *cgotorch.Exec) error {
+		x.Backward(x.Sum(x.Square(m.Forward(x, cgotorch.FromSlice(x, said, 1, 8)))))
+		opt.Step(x)
+		return nil
+	}))
+	_, got := tokensOf(t, c, said, text.GenerateOptions{MaxTokens: 5, IgnoreEnd: true})
+	_, want := tokensOf(t, fresh, said, text.GenerateOptions{MaxTokens: 5, IgnoreEnd: true})
+	if !slices.Equal(got, want) {
+		t.Errorf("got the log probabilities %v, want %v", got, want)
 	}
+	must.Do(t, errors.Join(c.Close(), fresh.Close(), opt.Close()))
 }
 
 // A top_k of 0 in generation_config.json means all tokens, as in transformers. No top_k means 50.
@@ -163,12 +151,35 @@ func TestGenerateOptions_FolderTopK(t *testing.T) {
 		}
 		must.Do(t, errors.Join(c.Close(), m.Close()))
 	}
-	for _, config := range []string{`{"do_sample": true, "temperature": 0}`, `{"do_sample": true, "top_p": 0}`, `{"stop_strings": ["x"]}`, `{"encoder_repetition_penalty": 1.5}`} {
-		must.Do(t, os.WriteFile(filepath.Join(folder, "generation_config.json"), []byte(config), 0o644))
-		m, err := text.Open(torchtest.Device(), folder, text.Options{Context: 16})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
-			t.Errorf("%s: got %v", config, err)
+}
+
+// A context that ends in Mask lets at most one more token through.
+func TestConversation_CancelInMask(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["llama"], text.Options{Context: 64})
+	for range 10 {
+		c, tokens := m.NewConversation(), -1 // the last one is the error
+		ctx, cancel := context.WithCancel(t.Context())
+		for range c.Generate(ctx, []int64{1}, text.GenerateOptions{Mask: func(_ []int64, allowed []bool) { allowed[3] = true; cancel() }}) {
+			tokens++
 		}
-		must.Do(t, m.Close())
+		if must.Do(t, c.Close()); tokens > 1 {
+			t.Fatalf("%d tokens came after the end", tokens)
+		}
+	}
+}
+
+// A token that Mask forbids is not given, even if the logits of all others are -Inf.
+func TestConversation_MaskedInf(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, DType: cgotorch.Float16, Stream: cgotorch.DefaultStream(torchtest.Device())})
+	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
+		x.NoGrad().FillInPlace(x.NoGrad().Narrow(m.Weights[len(m.Weights)-1].Tensor, 0, 7, 1), -60000)
+		return nil
+	}))
+	c := m.NewConversation()
+	err := errorOf(t.Context(), c, []int64{3, 2, 3}, text.GenerateOptions{MaxTokens: 1, Mask: func(_ []int64, allowed []bool) { allowed[7] = true }})
+	if must.Do(t, c.Close()); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "-Inf") {
+		t.Errorf("got %v", err)
 	}
 }
