@@ -16,8 +16,8 @@ func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 // plain returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
-// withSeed calls draw with the random numbers of a seed. It leaves those of the process as they are,
-// on all devices, because a seed is for all of them.
+// withSeed calls draw with the random numbers of a seed. It leaves those of the process as they
+// are, on all devices, because a seed is for all of them.
 func withSeed(seed uint64, draw func()) (err error) {
 	devices := []cgotorch.Device{cgotorch.CPU}
 	count, _ := cgotorch.CUDACount()

@@ -25,6 +25,7 @@ void Checker::forget() {
   const std::lock_guard lock(mutex_);
   blocks_.clear();
   for (auto& [data, slab] : slabs_) slab.accesses.clear();
+  for (Stream& s : streams_) s.freed.clear();
   reports_.forget();
   if (streams_.empty()) {
     streams_.emplace_back();

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "0a740944bd253c8716bc2410b42ce7d69f208305ed600c10e27393a7ce91bc45"
+const Source = "913acba301d66e1c727938130f4cf592b4966e957787c97c21ab0529ed4ee922"
