@@ -108,6 +108,16 @@ func (m *Model) chatPrompt(messages []tokenizer.Message, o tokenizer.ChatOptions
 }
 
 func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateOptions, yield func(Token, error) bool) error {
+	if !c.busy.CompareAndSwap(false, true) {
+		if err := c.open(); err != nil {
+			return err
+		}
+		return fmt.Errorf("the conversation generates already, and serves one goroutine at a time: %w", cgotorch.ErrMisuse)
+	}
+	defer func() {
+		c.busy.Store(false)
+		c.leave()
+	}()
 	if err := c.open(); err != nil {
 		return err
 	}
@@ -115,13 +125,6 @@ func (c *Conversation) generate(ctx context.Context, prompt []int64, o GenerateO
 	if err := c.m.stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
 		return err
 	}
-	if !c.busy.CompareAndSwap(false, true) {
-		return fmt.Errorf("the conversation generates already, and serves one goroutine at a time: %w", cgotorch.ErrMisuse)
-	}
-	defer func() {
-		c.busy.Store(false)
-		c.leave()
-	}()
 	a, err := c.newAnswer(prompt, o)
 	if err != nil {
 		return err
