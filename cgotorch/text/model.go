@@ -268,14 +268,23 @@ func (m *Model) Memory() (weights, cache int64) {
 }
 
 // Close waits for the device, and frees the model's tensors. A Generate that goes on ends with
-// [cgotorch.ErrClosed]. A second Close does nothing.
+// [cgotorch.ErrClosed]. Inside a Do, Close fails with [cgotorch.ErrMisuse] if another goroutine
+// generates. A second Close does nothing.
 func (m *Model) Close() error {
-	if m == nil || m.stream == nil || m.closed.Swap(true) {
+	if m == nil || m.stream == nil || m.closed.Load() {
 		return nil
 	}
-	if m.lane != nil {
-		m.lane.mu.Lock()
-		defer m.lane.mu.Unlock()
+	if l := m.lane; l != nil {
+		if !l.mu.TryLock() {
+			if err := m.stream.Do(func(*cgotorch.Exec) error { return nil }); errors.Is(err, cgotorch.ErrMisuse) {
+				return fmt.Errorf("text: Close: %w", err) // the other goroutine may wait for this Do
+			}
+			l.mu.Lock()
+		}
+		defer l.mu.Unlock()
+	}
+	if m.closed.Swap(true) {
+		return nil
 	}
 	// Work of other streams, such as a training's, may still read the weights. A lost device has
 	// none.

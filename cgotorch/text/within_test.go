@@ -68,31 +68,38 @@ func TestConversation_Close_Goroutines(t *testing.T) {
 	must.Do(t, errors.Join(talks[2].Close(), talks[3].Close()))
 }
 
-// Generate inside a Do is refused. It does not wait for a goroutine that waits for the Do.
+// Generate and Close inside a Do are refused. They do not wait for a goroutine that waits for the
+// Do.
 func TestConversation_InsideDo(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := cgotorch.DefaultStream(torchtest.Device())
-	m := openRandom(t, configs["llama"], text.Options{Context: 64, CacheTokens: 128, Stream: s})
+	m := openRandom(t, configs["llama"], text.Options{Context: 4000, CacheTokens: 8000, Stream: s})
 	c, other := m.NewConversation(), m.NewConversation()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	inside, outside := make(chan error, 1), make(chan error, 1)
-	go func() {
-		inside <- s.Do(func(x *cgotorch.Exec) error {
-			go func() { outside <- errorOf(ctx, other, []int64{1}, text.GenerateOptions{MaxTokens: 3}) }()
-			time.Sleep(50 * time.Millisecond) // the other one waits for the Do
-			return errorOf(ctx, c, []int64{1}, text.GenerateOptions{MaxTokens: 3})
-		})
-	}()
-	select {
-	case err := <-inside:
-		if !errors.Is(err, cgotorch.ErrMisuse) {
-			t.Errorf("got %v", err)
+	inside, outside := make(chan error, 2), make(chan error, 1)
+	go func() { outside <- errorOf(ctx, other, []int64{1}, text.GenerateOptions{IgnoreEnd: true}) }()
+	time.Sleep(50 * time.Millisecond)
+	go s.Do(func(x *cgotorch.Exec) error {
+		time.Sleep(50 * time.Millisecond) // the other one waits for the Do
+		inside <- errorOf(ctx, c, []int64{1}, text.GenerateOptions{MaxTokens: 3})
+		inside <- m.Close()
+		return nil
+	})
+	for range 2 {
+		select {
+		case err := <-inside:
+			if !errors.Is(err, cgotorch.ErrMisuse) {
+				t.Errorf("got %v", err)
+			}
+		case <-ctx.Done():
+			t.Fatal("a call inside a Do waits for ever")
 		}
-		must.Do(t, errors.Join(<-outside, c.Close(), other.Close()))
-	case <-ctx.Done():
-		t.Fatal("Generate inside a Do waits for ever")
 	}
+	cancel()
+	if err := <-outside; !errors.Is(err, context.Canceled) {
+		t.Errorf("the other conversation: got %v", err)
+	}
+	must.Do(t, errors.Join(c.Close(), other.Close()))
 }
 
 // Options that the program changes between tokens change nothing.
