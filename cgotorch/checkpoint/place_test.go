@@ -21,7 +21,7 @@ func TestResume_EpochOfAnotherPlace(t *testing.T) {
 		{`"epoch":4,"loader":{"seed":0,"epoch":1,"batch":2,"position":20}`, "count epochs from 0 as the Loader does"},
 		{`"epoch":3,"loader":{"seed":0,"epoch":3,"batch":9,"position":90}`, ""},
 		{`"epoch":0,"loader":{"seed":0,"epoch":3,"batch":9,"position":90}`, ""}, // counts no epochs
-		{`"epoch":4,"loader":{"epoch":9}`, ""},                                  // the program's own
+		{`"epoch":4,"loader":{"epoch":9}`, ""}, // the program's own
 	} {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			w := safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{1}, Data: make([]byte, 4)}

@@ -302,6 +302,9 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, from *bucket, fused bo
 		for _, s := range parameters {
 			s.step++
 			s.counted = s.counted && fused
+			if !s.tensor.Closed() {
+				s.tensor.BumpVersion() // a launch counts no writes
+			}
 		}
 	})
 }

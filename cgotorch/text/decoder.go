@@ -90,7 +90,7 @@ func (d *decoder) as(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType)
 // hidden maps tokens, Int64 [rows], to the hidden states behind the last norm, [rows, width].
 func (d *decoder) hidden(x *cgotorch.Exec, p *pass, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	h := x.Tidy(func() *cgotorch.Tensor {
-		h := d.as(x, x.Embedding(d.embed, tokens, cgotorch.EmbeddingOptions{}), d.wide)
+		h := d.as(x, x.Embedding(d.embed, tokens, cgotorch.EmbeddingOptions{PaddingIndex: cgotorch.Set(d.c.pad)}), d.wide)
 		if d.c.embedScale != 1 {
 			h = x.MulScalar(h, d.c.embedScale)
 		}

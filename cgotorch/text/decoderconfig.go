@@ -17,6 +17,7 @@ import (
 // the table of families.
 type decoderConfig struct {
 	vision   vision
+	pad      int // a token whose embedding gets no gradient, or -1
 	vocab    int
 	width    int // of the hidden states
 	inner    int // width inside a dense feed-forward layer
@@ -130,6 +131,7 @@ type hubConfig struct {
 	SwigluAlpha  *float64 `json:"swiglu_alpha"`
 
 	EOS json.RawMessage `json:"eos_token_id"`
+	Pad *int            `json:"pad_token_id"`
 }
 
 // nullable is a field in which null says something else than that the field is absent.
@@ -256,6 +258,9 @@ func (f family) config(h hubConfig) (*decoderConfig, error) {
 	var err error
 	if c.dtype, err = h.dtype(); err != nil {
 		return nil, err
+	}
+	if c.pad = or(h.Pad, -1); c.pad < -1 || c.pad >= c.vocab {
+		return nil, refused("pad_token_id is %d, want a token from 0 to %d, or null for none", c.pad, c.vocab-1)
 	}
 	if c.eos, err = tokenIDs(h.EOS); err != nil {
 		return nil, err

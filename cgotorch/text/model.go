@@ -120,8 +120,15 @@ func (o *Options) find(folder string) (string, error) {
 	if err == nil && o.Adapter != "" {
 		o.Adapter, err = folderOf(o.Adapter)
 	}
-	if err != nil || !exists(filepath.Join(folder, adapterFile)) || exists(filepath.Join(folder, "config.json")) {
+	if err != nil || !exists(filepath.Join(folder, adapterFile)) {
 		return folder, err
+	}
+	if exists(filepath.Join(folder, "config.json")) {
+		if o.Adapter == "" {
+			return "", fmt.Errorf("text: %s has both config.json and %s: give the adapter's folder in Options.Adapter too, or a folder without %s: %w",
+				folder, adapterFile, adapterFile, cgotorch.ErrInvalidArgument)
+		}
+		return folder, nil
 	}
 	if o.Adapter != "" {
 		return "", fmt.Errorf("text: %s is an adapter, and Options.Adapter names another one: give the model's own folder: %w", folder, cgotorch.ErrInvalidArgument)
@@ -130,6 +137,10 @@ func (o *Options) find(folder string) (string, error) {
 	a, err := readAdapterConfig(folder)
 	if err != nil {
 		return "", err
+	}
+	if a.Base == "" {
+		return "", fmt.Errorf("text: %s names no model in base_model_name_or_path: give the model's own folder, and this one in Options.Adapter: %w",
+			filepath.Join(o.Adapter, adapterFile), cgotorch.ErrInvalidArgument)
 	}
 	if folder, err = folderOf(a.Base); err != nil {
 		return "", fmt.Errorf("text: %s names the model %q: %w", filepath.Join(o.Adapter, adapterFile), a.Base, err)
@@ -239,10 +250,10 @@ func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages
 	return nil
 }
 
-// Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32. Each row of ids
-// is a whole sequence. Autograd records the pass if x records: see [cgotorch.Exec.NoGrad]. Forward
-// does not use the cache. It waits for the device if the model has experts. An id that is no token
-// fails on the CPU, and loses a CUDA device.
+// Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32, or in float64
+// for a model of float64. Each row of ids is a whole sequence. Autograd records the pass if x
+// records: see [cgotorch.Exec.NoGrad]. Forward does not use the cache. It waits for the device if
+// the model has experts. An id that is no token fails on the CPU, and loses a CUDA device.
 func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Model.Forward"
 	wantIDs(x, where, ids, nil)

@@ -3,6 +3,7 @@ package text
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
@@ -16,9 +17,14 @@ func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 // plain returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
+// seeding is held while a model draws its weights, because a seed is for the whole process.
+var seeding sync.Mutex
+
 // withSeed calls draw with the random numbers of a seed. It leaves those of the process as they
-// are, on all devices, because a seed is for all of them.
+// are, on all devices. What other goroutines draw meanwhile comes from the seed too.
 func withSeed(seed uint64, draw func()) (err error) {
+	seeding.Lock()
+	defer seeding.Unlock()
 	devices := []cgotorch.Device{cgotorch.CPU}
 	count, _ := cgotorch.CUDACount()
 	for i := range count {

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -126,4 +128,52 @@ func TestOpen_Adapter_Names(t *testing.T) {
 		must.Get(os.ReadFile(filepath.Join(saved, "generation_config.json")))(t)
 		must.Do(t, m.Close())
 	}
+}
+
+// A folder that is both a model and an adapter is refused, and so is an adapter of no model.
+func TestOpen_Adapter_Doubtful(t *testing.T) {
+	for _, test := range []struct{ name, config, adapter, text string }{
+		{"both", configs["llama"], `{"peft_type": "LORA", "base_model_name_or_path": "some/model"}`, "Options.Adapter too"},
+		{"no base", "", `{"peft_type": "LORA"}`, "names no model"},
+	} {
+		folder := t.TempDir()
+		write(t, filepath.Join(folder, "adapter_config.json"), test.adapter)
+		if test.config != "" {
+			write(t, filepath.Join(folder, "config.json"), test.config)
+		}
+		m, err := text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: got %v", test.name, err)
+		}
+		must.Do(t, m.Close())
+	}
+}
+
+// Models that are opened at the same time have the weights of their seeds.
+func TestOpen_RandomWeights_AtOnce(t *testing.T) {
+	var all [4][]float32
+	var done sync.WaitGroup
+	for i := range all {
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			m := openRandom(t, configs["llama"], text.Options{Context: 16, RandomWeights: 5})
+			all[i] = logitsOf(t, m)
+		}()
+	}
+	done.Wait()
+	for i, logits := range all {
+		if !slices.Equal(logits, all[0]) {
+			t.Errorf("model %d has other weights than model 0", i)
+		}
+	}
+}
+
+func logitsOf(t *testing.T, m *text.Model) (logits []float32) {
+	t.Helper()
+	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
+		logits = cgotorch.ToSlice[float32](x, m.Forward(x.NoGrad(), cgotorch.FromSlice(x, []int64{1, 2, 3}, 1, 3)))
+		return nil
+	}))
+	return logits
 }
