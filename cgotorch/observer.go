@@ -12,8 +12,8 @@ import (
 // observers. Without observers, each call of a Do compares one length.
 type observer = seam.Observer[*Exec, *Tensor]
 
-// theCheck is the check of the process, or nil before a check is first turned on. It stays when it
-// is turned off. A process has one, because LibTorch has each hook once.
+// theCheck is the check of the process, or nil before a check is first turned on. It stays set
+// after the check is turned off. A process has at most one, because LibTorch has each hook once.
 var theCheck atomic.Pointer[processCheck]
 
 // A processCheck follows all Dos while it is on: see checker.

@@ -221,13 +221,12 @@ func (p *Package) addLane(x *cgotorch.Exec, path string) error {
 			p.names = append(p.names, ct.CompiledWeightName(l.model, i))
 		}
 		if p.shares {
-			// The library has filled its weights with copies that may still run, and not on x's
-			// stream. Its memory is freed by setWeights, so the copies made here must have ended.
+			// The library fills its weights on another stream than x's.
 			err := p.device.Synchronize()
 			if err == nil {
 				p.weights, err = p.copyWeights(x, op, l, nil)
 			}
-			if err == nil {
+			if err == nil { // setWeights frees the library's own weights, which copyWeights reads
 				err = p.device.Synchronize()
 			}
 			if err != nil {

@@ -82,8 +82,8 @@ func (s Standardizer) Table(t *Table) (*Table, error) {
 	return NewTable(columns...)
 }
 
-// Map returns a sample with standardized fields. It is a Map of a loader's [Options]. It fails as
-// [Standardizer.Table].
+// Map returns a sample with standardized fields. It is for the field Map of a loader's [Options].
+// It fails as [Standardizer.Table] does.
 func (s Standardizer) Map(sample Sample) (Sample, error) {
 	out := maps.Clone(sample)
 	for name, m := range s {
@@ -126,8 +126,8 @@ func (s Standardizer) Map(sample Sample) (Sample, error) {
 	return out, nil
 }
 
-// apply standardizes the values of whole samples, which have so many elements each. If it fails, it
-// returns the place of the fault.
+// apply standardizes the values of whole samples. Each sample has `elements` values. If it fails,
+// it returns the index of the bad value.
 func (m Moments) apply(f Field, elements int, values []float64) (place int, err *Error) {
 	n := len(m.Mean)
 	if n == 0 || n != len(m.Std) || n != elements {

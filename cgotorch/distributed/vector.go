@@ -59,7 +59,8 @@ type part struct {
 }
 
 // vectors lays out the parameters of one group, whose indices in `params` begin at `first`.
-// Parameters that require no gradient are in vectors of their own, which cost nothing then.
+// Parameters that require no gradient are in vectors of their own. A step skips a vector of which
+// no parameter has a gradient.
 func vectors(in optim.Group, first, rank, world int, bucketBytes int64) []*vector {
 	type kind struct {
 		dtype  cgotorch.DType

@@ -79,9 +79,10 @@ func xavierDeviation(x *cgotorch.Exec, where string, weight *cgotorch.Tensor, ga
 }
 
 // Orthogonal fills a weight [out, ...] in place with a random matrix of `out` rows. Its rows are
-// orthogonal and have the length `gain`. If there are more rows than columns, its columns are and
-// have. Nothing is recorded for backward. It does not wait on the CPU. It fails with
-// [cgotorch.ErrInvalidArgument] for a tensor of fewer than two dimensions.
+// orthogonal and have the length `gain`. If there are more rows than columns, the columns are
+// orthogonal and have this length instead. Nothing is recorded for backward. On a CUDA device it
+// may wait for the device. It fails with [cgotorch.ErrInvalidArgument] for a tensor of fewer than
+// two dimensions.
 func Orthogonal(x *cgotorch.Exec, weight *cgotorch.Tensor, gain float64) {
 	checkFill(x, "nn.Orthogonal", weight, number{"gain", gain, math.Inf(-1)})
 	shape := weight.Shape()

@@ -260,7 +260,7 @@ func (r *Repository) open(ctx context.Context, e *entry, asked func() bool) erro
 }
 
 // load calls the model's function, and makes room for the model. `bytes` is what it is known to
-// take, or 0. The caller has the turn.
+// take, or 0. The caller holds r.turn.
 func (r *Repository) load(ctx context.Context, e *entry, bytes int64) (*Model, int64, error) {
 	if err := r.makeRoom(ctx, e, bytes); err != nil {
 		return nil, 0, err
@@ -312,7 +312,7 @@ func (r *Repository) watch(o *openModel) {
 	}
 }
 
-// makeRoom unloads other models until `bytes` more fit the bound. The caller has the turn.
+// makeRoom unloads other models until `bytes` more fit the bound. The caller holds r.turn.
 func (r *Repository) makeRoom(ctx context.Context, e *entry, bytes int64) error {
 	if r.o.Memory > 0 && bytes > r.o.Memory {
 		return fmt.Errorf("serve: %s, version %s, takes %d bytes, and RepositoryOptions.Memory is %d: %w", e.name, e.version, bytes, r.o.Memory, cgotorch.ErrOutOfMemory)
@@ -325,8 +325,8 @@ func (r *Repository) makeRoom(ctx context.Context, e *entry, bytes int64) error 
 	return nil
 }
 
-// unloadOldest unloads the model that was not used for longest, and is not e. The caller has the
-// turn.
+// unloadOldest unloads the model that was not used for longest, and is not e. The caller holds
+// r.turn.
 func (r *Repository) unloadOldest(ctx context.Context, e *entry) error {
 	r.mu.Lock()
 	var oldest *entry
@@ -400,7 +400,7 @@ func (r *Repository) Unload(ctx context.Context, name, version string) error {
 }
 
 // unload closes a model that is loaded, and Use does not load it again. If it fails, the model
-// stays as it was. The caller has the turn.
+// stays as it was. The caller holds r.turn.
 func (r *Repository) unload(ctx context.Context, e *entry) error {
 	r.mu.Lock()
 	e.wanted, e.err = false, nil

@@ -23,8 +23,8 @@ const (
 	unpack  = "unpack it"
 )
 
-// kinds are found by the bytes at one place of a file. Longer signatures come before their
-// beginnings.
+// kinds are found by the bytes at one place of a file. A signature that begins with a shorter one
+// comes before it in the list.
 //
 // Source: the formats' specifications, and https://www.garykessler.net/library/file_sigs.html
 var kinds = []struct {

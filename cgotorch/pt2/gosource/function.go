@@ -278,8 +278,8 @@ func (s *writer) method(receiver, name, text string) *goMethod {
 	return method
 }
 
-// text returns the parameters, the results and the body of a function. A function with at most one
-// result, a tensor, frees all its other tensors.
+// text returns the parameters, the results and the body of a function. If `tidy` is set, the
+// function frees all its tensors but its result. It then has no result, or one tensor.
 func (f *goFunction) text(params, types, returned []string, tidy bool) string {
 	result := joinVariables(types)
 	if len(types) > 1 {

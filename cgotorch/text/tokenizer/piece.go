@@ -8,8 +8,9 @@ import (
 // piece is a part of a text on its way to the model.
 type piece struct {
 	text string
-	// zero is how many bytes at the beginning of the text come from the first character of the
-	// text that was to be encoded. It is 0 for a piece that does not begin there.
+	// zero is the number of bytes at the beginning of `text` that come from the first character of
+	// the encoder's input. Normalization may change this number. It is 0 for a piece without the
+	// beginning of the input.
 	zero int
 }
 
