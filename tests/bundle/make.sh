@@ -71,7 +71,7 @@ strip "$bundle/bin/bench"
 module=github.com/streamtorch/streamtorch
 packages=$module/cgotorch/distributed
 [ "$what" != tests ] || packages=$(go list -test -f '{{$package := .ImportPath}}{{if not .ForTest}}{{range .Deps}}{{if eq . "'$module'/cgotorch/internal/ct"}}{{$package}}{{end}}{{end}}{{end}}' ./... |
-  sed -n 's/\.test$//p' | grep -vE '/(bench|examples/inspect|cgotorch/data/parquet|tests/docs)$')
+  sed -n 's/\.test$//p' | grep -vE '/(bench|cmd/streamtorch|examples/inspect|cgotorch/data/parquet|tests/docs|tests/examples)$')
 while read -r package; do
   name=${package#"$module"/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"
