@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/csrc"
 	"github.com/streamtorch/streamtorch/internal/library"
+	"github.com/streamtorch/streamtorch/internal/replace"
 )
 
 // Prepare is the program setup: it makes the clone in the current folder ready to compile. The
@@ -191,10 +192,7 @@ func replaceText(path, text string) (wrote bool, err error) {
 	if had, err := os.ReadFile(path); err == nil && string(had) == text {
 		return false, nil
 	}
-	if err := os.WriteFile(path+".new", []byte(text), 0o666); err != nil {
-		return false, err
-	}
-	return true, os.Rename(path+".new", path)
+	return true, replace.Write(path, []byte(text))
 }
 
 // writeManifest writes the manifest beside the libraries that were compiled from a clone's csrc
