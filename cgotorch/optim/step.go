@@ -295,16 +295,23 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, from *bucket, fused bo
 		}
 		return nil
 	})
-	for _, s := range parameters {
-		s.tensor.BumpVersion() // LibTorch's operators of lists do not count their writes on CUDA, and fused ones nowhere
+	// LibTorch's operators of lists do not count their writes on CUDA, and fused ones nowhere. A
+	// launch of a graph counts none.
+	bump := func() {
+		for _, s := range parameters {
+			if !s.tensor.Closed() {
+				s.tensor.BumpVersion()
+			}
+		}
+	}
+	if x.Capturing() {
+		bump() // for a backward later in the capture
 	}
 	x.EachLaunch(func(*cgotorch.Exec) {
+		bump()
 		for _, s := range parameters {
 			s.step++
 			s.counted = s.counted && fused
-			if !s.tensor.Closed() {
-				s.tensor.BumpVersion() // a launch counts no writes
-			}
 		}
 	})
 }
