@@ -159,9 +159,12 @@ func (c *Conversation) begin(prompt []int64) (int, error) {
 	if err := c.open(); err != nil {
 		return 0, err
 	}
+	if now := c.m.d.version(); c.weights != now {
+		c.cut(0)
+		c.weights = now
+	}
 	n := c.shared(prompt)
 	c.cut(n)
-	c.weights = c.m.d.version()
 	return n, nil
 }
 
@@ -172,7 +175,7 @@ func (c *Conversation) shared(prompt []int64) int {
 	for n < min(len(prompt)-1, len(c.tokens)) && prompt[n] == c.tokens[n] {
 		n++
 	}
-	if c.long != c.m.d.c.long(len(prompt)) || c.weights != c.m.d.version() {
+	if c.long != c.m.d.c.long(len(prompt)) {
 		return 0
 	}
 	for i := range c.tables {

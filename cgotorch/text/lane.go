@@ -157,7 +157,7 @@ func write[T cgotorch.Element](x *cgotorch.Exec, to *cgotorch.Tensor, data []T) 
 // clear zeroes the tokens of blocks `from` up to `to` of a table, from row `row` of each page on.
 // Attention gives what nobody has written the weight 0, but 0 times a NaN would be NaN.
 func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
-	if from >= to || row == pageTokens {
+	if from >= to {
 		return
 	}
 	x.Tidy(func() *cgotorch.Tensor {
