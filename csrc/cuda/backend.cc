@@ -159,6 +159,7 @@ class Backend final : public CudaBackend {
   CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }
 
   int64_t untaken(c10::DeviceIndex device) override {
+    const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);
     size_t untaken = 0, all = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&untaken, &all));

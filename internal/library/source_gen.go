@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "913acba301d66e1c727938130f4cf592b4966e957787c97c21ab0529ed4ee922"
+const Source = "998d362115897872c0b489ba83c2fc7c4928c11b661f4bb831671f888e89742b"
