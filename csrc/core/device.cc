@@ -1,5 +1,6 @@
 #include "core/device.h"
 
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -115,6 +116,10 @@ void when_cuda_is_open(void (*fn)()) { openers().push_back(fn); }
 CudaBackend& cuda() {
   const Cuda& opened = cuda_once();
   if (opened.backend == nullptr) throw Failure(CT_NO_DEVICE, "CUDA is not available: " + opened.absence);
+  // Without this LibTorch's allocators throw, for instance if a capture is the first thing that a
+  // program does.
+  static const bool ready = (at::globalContext().lazyInitDevice(c10::kCUDA), true);
+  static_cast<void>(ready);
   return *opened.backend;
 }
 

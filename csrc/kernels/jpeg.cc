@@ -227,7 +227,7 @@ class Lane {
 
 struct ct_jpeg_decoder {
   ct_jpeg_decoder(c10::Device where, int32_t lanes) : where(where) {
-    at::globalContext().lazyInitDevice(c10::kCUDA);  // without this LibTorch's allocators throw
+    ct::cuda();  // makes LibTorch's allocators ready
     for (int32_t i = 0; i < lanes; ++i) this->lanes.push_back(std::make_unique<ct::Lane>(where));
     for (const auto& lane : this->lanes) lane->open();
     device.self = this;

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "998d362115897872c0b489ba83c2fc7c4928c11b661f4bb831671f888e89742b"
+const Source = "f53081cbabf3647ef8361ff5b17ab430fe2f8eb58d9de462143744ac13fc82bc"
