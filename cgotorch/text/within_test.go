@@ -176,17 +176,35 @@ func TestConversation_CancelInMask(t *testing.T) {
 	}
 }
 
-// A token that Mask forbids is not given, even if the logits of all others are -Inf.
+// A token that Mask forbids is not given, even if the logits of all others are -Inf. A logit of
+// +Inf is no number to sample with. One element of the hidden state makes the logit, and so its
+// sign.
 func TestConversation_MaskedInf(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 64, DType: cgotorch.Float16, Stream: cgotorch.DefaultStream(torchtest.Device())})
-	must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
-		x.NoGrad().FillInPlace(x.NoGrad().Narrow(m.Weights[len(m.Weights)-1].Tensor, 0, 7, 1), -60000)
-		return nil
-	}))
-	c := m.NewConversation()
-	err := errorOf(t.Context(), c, []int64{3, 2, 3}, text.GenerateOptions{MaxTokens: 1, Mask: func(_ []int64, allowed []bool) { allowed[7] = true }})
-	if must.Do(t, c.Close()); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "-Inf") {
-		t.Errorf("got %v", err)
+	stream := cgotorch.DefaultStream(torchtest.Device())
+	m := openRandom(t, configs["llama"], text.Options{Context: 64, DType: cgotorch.Float16, Stream: stream})
+	var told []string
+	for _, weight := range []float64{-60000, 60000} {
+		must.Do(t, stream.Do(func(x *cgotorch.Exec) error {
+			x = x.NoGrad()
+			for _, n := range m.Weights {
+				if n.Name == "model.norm.weight" {
+					x.FillInPlace(n.Tensor, 100)
+				}
+			}
+			row := x.Narrow(m.Weights[len(m.Weights)-1].Tensor, 0, 7, 1)
+			x.FillInPlace(row, 0)
+			x.FillInPlace(x.Narrow(row, 1, 0, 1), weight)
+			return nil
+		}))
+		c := m.NewConversation()
+		err := errorOf(t.Context(), c, []int64{3, 2, 3}, text.GenerateOptions{MaxTokens: 1, Mask: func(_ []int64, allowed []bool) { allowed[7] = true }})
+		if must.Do(t, c.Close()); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Fatalf("got %v", err)
+		}
+		told = append(told, err.Error())
+	}
+	if slices.Sort(told); !strings.Contains(told[0], "are not numbers") || !strings.Contains(told[1], "are -Inf") {
+		t.Errorf("got %q", told)
 	}
 }
