@@ -4,19 +4,12 @@ import (
 	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 )
 
-// flash reports whether LibTorch's flash attention takes the heads of a model. It has no soft cap,
-// and it needs a GPU of compute capability 8.0, float16 or bfloat16.
-func (c *decoderConfig) flash(device cgotorch.Device, dtype cgotorch.DType) (bool, error) {
-	if !device.IsCUDA() || dtype.Size() != 2 || c.scoreCap != 0 || c.head%8 != 0 || c.head > 256 {
-		return false, nil
-	}
-	var capability int32
-	err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(device), &capability))
-	return capability >= 80, err
+// flash reports whether LibTorch's flash attention takes the heads of a model on a GPU of compute
+// capability 8.0. It has no soft cap, and it needs float16 or bfloat16.
+func (c *decoderConfig) flash(dtype cgotorch.DType) bool {
+	return dtype.Size() == 2 && c.scoreCap == 0 && c.head%8 == 0 && c.head <= 256
 }
 
 // mixByFlash is attention of the rows of one sequence, by LibTorch's flash attention. query is

@@ -32,12 +32,13 @@ func (l *linear) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *
 
 // maker makes the tensors of a decoder, in the order of the files. The Do owns them until keep.
 type maker struct {
-	x     *cgotorch.Exec
-	c     *decoderConfig
-	dtype cgotorch.DType
-	flash bool
-	named []nn.Named         // with the names of the files
-	whole []*cgotorch.Tensor // tensors of which `named` has views
+	x      *cgotorch.Exec
+	c      *decoderConfig
+	dtype  cgotorch.DType
+	flash  bool
+	notOwn string
+	named  []nn.Named         // with the names of the files
+	whole  []*cgotorch.Tensor // tensors of which `named` has views
 }
 
 // tensor makes a tensor of its own.
@@ -183,7 +184,10 @@ func (m *maker) decoder() *decoder {
 	if !m.c.tied {
 		d.head = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
 	}
-	d.Weights, d.whole, d.flash = m.named, m.whole, m.flash
+	d.Weights, d.whole, d.flash, d.notOwn = m.named, m.whole, m.flash, m.notOwn
+	if d.notOwn == "" {
+		d.edge = "early"
+	}
 	for i, tokens := range []int{1, m.c.context} {
 		for _, r := range m.c.ropes {
 			d.frequencies[i] = append(d.frequencies[i], m.x.Keep(r.frequencies(m.x, tokens)))

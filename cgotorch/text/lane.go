@@ -50,6 +50,7 @@ type lane struct {
 	token       *cgotorch.Tensor   // Int64 [1]: the input of the next step
 	position    *cgotorch.Tensor   // Int64 [1]: its position
 	one         *cgotorch.Tensor   // Int32 [2]: 0 and 1
+	arrived     *cgotorch.Tensor   // Int32 [8*keyHeads]: zeros, between the kernels of a token
 	frequencies []*cgotorch.Tensor // of each rotation
 	long        bool               // the frequencies are those of a long sequence
 	sampler     *sampler
@@ -74,6 +75,7 @@ func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context, part
 	l := &lane{d: d, pages: p, part: part, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
 	l.token, l.position = x.Zeros(cgotorch.Int64, 1), x.Zeros(cgotorch.Int64, 1)
 	l.one = x.Arange(cgotorch.Int32, 0, 2, 1)
+	l.arrived = x.Zeros(cgotorch.Int32, 8*int64(d.c.keyHeads))
 	l.logits = x.Zeros(d.wide, 1, int64(d.c.vocab))
 	for _, s := range spans {
 		layers, width := int64(len(s.layers)), int64(s.width)
@@ -95,7 +97,7 @@ func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context, part
 }
 
 func (l *lane) tensors() []*cgotorch.Tensor {
-	all := append(append(l.sampler.tensors(), l.token, l.position, l.one, l.logits), l.frequencies...)
+	all := append(append(l.sampler.tensors(), l.token, l.position, l.one, l.arrived, l.logits), l.frequencies...)
 	for _, s := range l.spans {
 		all = append(all, s.table, s.before, s.all, s.ends)
 	}
@@ -260,7 +262,12 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		for i, t := range in {
 			counts[i] = int(t.Shape()[2])
 		}
-		logits := l.d.logits(x, l.d.hidden(x, l.cachedPass(x, l.position, 1, counts), l.token))
+		var logits *cgotorch.Tensor
+		if l.d.edge != "" {
+			logits = l.d.token(x, l.tokenPass(x, counts))
+		} else {
+			logits = l.d.logits(x, l.d.hidden(x, l.cachedPass(x, l.position, 1, counts), l.token))
+		}
 		if f.mask {
 			x.CopyInPlace(l.logits, logits)
 			return
@@ -295,6 +302,10 @@ func (l *lane) captured(of map[features]*cgotorch.Captured, f features, fn func(
 
 // sample picks the token after the lane's position, and moves the lane there.
 func (l *lane) sample(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) {
+	if l.d.edge != "" && f == (features{}) {
+		x.Call("streamtorch::token_likeliest", logits, l.token, l.position, l.sampler.result, l.d.edge)
+		return
+	}
 	x.AddScalarInPlace(l.position, 1).Close()
 	x.CopyInPlace(l.token, l.sampler.pick(x, f, logits, l.position)).Close()
 }

@@ -200,7 +200,7 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	default:
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
-	flash, err := c.flash(m.stream.Device(), dtype)
+	flash, notOwn, err := c.kernels(m.stream.Device(), dtype)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		mk := &maker{x: x, c: c, dtype: dtype, flash: flash}
+		mk := &maker{x: x, c: c, dtype: dtype, flash: flash, notOwn: notOwn}
 		m.d = mk.decoder()
 		mk.keep()
 		m.Weights = m.d.Weights

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "cuda/boxes.h"
 #include "cuda/graph.h"
 #include "cuda/nccl.h"
 #include "cuda/nvjpeg.h"
@@ -142,13 +143,34 @@ class Backend final : public CudaBackend {
   }
 
   void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments, int shared,
-              bool together) override {
+              CudaStart start, unsigned cluster) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
     const void* function = kernel_of(program, kernel, stream.device_index());
-    cudaError_t (*enqueue)(const void*, dim3, dim3, void**, size_t, cudaStream_t) = cudaLaunchKernel;
-    if (together) enqueue = cudaLaunchCooperativeKernel;
+    cudaLaunchConfig_t how{dim3(blocks), dim3(threads), static_cast<size_t>(shared), native(stream), nullptr, 0};
+    cudaLaunchAttribute attributes[2];
+    how.attrs = attributes;
+    if (start != CudaStart::kBehind) {
+      cudaLaunchAttribute& attribute = attributes[how.numAttrs++];
+      if (start == CudaStart::kTogether) {
+        attribute.id = cudaLaunchAttributeCooperative;
+        attribute.val.cooperative = 1;
+      } else {
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+      }
+    }
+    if (cluster > 1) {
+      cudaLaunchAttribute& attribute = attributes[how.numAttrs++];
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = cluster;
+      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    }
     //edge:kernel-on-stream TestEvent_Done gpu
-    C10_CUDA_CHECK(enqueue(function, dim3(blocks), dim3(threads), arguments, static_cast<size_t>(shared), native(stream)));
+    C10_CUDA_CHECK(cudaLaunchKernelExC(&how, function, arguments));
+  }
+
+  CudaBoxes boxes(const void* matrix, int64_t count, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) override {
+    return ct::boxes(matrix, count, rows, row_bytes, box_rows, box_bytes);
   }
 
   void compile(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) override {

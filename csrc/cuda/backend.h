@@ -28,6 +28,24 @@ struct CudaProgram {
   // Whether the compiler may join a multiplication and an addition. If not, each operation rounds
   // by itself, as on the CPU.
   bool fused_multiply_add = false;
+  // Whether a multiprocessor gives as much of its memory to blocks, and as little to its cache, as it
+  // can. A kernel whose blocks lie beside those of another kernel needs that.
+  bool most_shared_memory = false;
+};
+
+// When the blocks of a kernel may begin.
+enum class CudaStart {
+  kBehind,    // when all earlier work of the stream has ended: a full edge
+  kTogether,  // the same, and there is room for all blocks at the same time
+  // While the kernel before still runs: a programmatic edge, Note [Programmatic edges] in edges.h.
+  // It needs compute capability 9.0.
+  kEarly,
+};
+
+// A map of a matrix, from which a kernel copies boxes by cp.async.bulk.tensor. It needs compute
+// capability 9.0. It is an argument of the kernel, `const __grid_constant__ Map`.
+struct alignas(64) CudaBoxes {
+  unsigned char opaque[128];
 };
 
 // What a kernel's launch depends on.
@@ -146,10 +164,16 @@ class CudaBackend {
   // `arguments` has the address of each argument. The first launch on a kind of device compiles the
   // program, which takes up to a second, unless an earlier process has: see compiled_file.h. The
   // program and the name of the kernel must live as long as the process.
-  // `shared` is how many bytes of dynamic shared memory a block has. With `together` the launch is
-  // cooperative: it begins when there is room for all blocks, and fails if there never is.
+  // `shared` is how many bytes of dynamic shared memory a block has. With kTogether the launch fails
+  // if there is never room. Each `cluster` adjacent blocks run beside each other, and can use each
+  // other's shared memory; more than one needs compute capability 9.0.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments,
-                      int shared = 0, bool together = false) = 0;
+                      int shared = 0, CudaStart start = CudaStart::kBehind, unsigned cluster = 1) = 0;
+
+  // Returns a map of `count` matrices behind each other, each of `rows` rows of `row_bytes` bytes. A
+  // box has `box_bytes` bytes of each of `box_rows` rows of each matrix. What a box has outside the
+  // matrix reads as zeros. Bytes are multiples of 16.
+  virtual CudaBoxes boxes(const void* matrix, int64_t count, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) = 0;
 
   // Compiles the program for the device, unless it is compiled. Without the call the first launch
   // does so.

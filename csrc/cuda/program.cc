@@ -150,6 +150,10 @@ const void* kernel_of(const CudaProgram& program, const char* kernel, c10::Devic
   C10_CUDA_CHECK(cudaFuncGetAttributes(&of, reinterpret_cast<const void*>(function)));
   C10_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(function), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       chip(device).shared_memory - static_cast<int>(of.sharedSizeBytes)));
+  if (program.most_shared_memory) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(function), cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared));
+  }
   const std::lock_guard lock(*mutex);
   kernels->emplace(key, function);
   return function;

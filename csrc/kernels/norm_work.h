@@ -317,7 +317,7 @@ class Work {
     const at::Tensor partial = at::empty({int64_t{shape.tiles} * blocks * sums * shape.lanes * 8}, floats);
     float* to = partial.mutable_data_ptr<float>();
     void* all[] = {&arguments..., &rows, &columns, &blocks, &each, &kept, &to, &slot};
-    cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * bytes_of_row(tensors), /*together=*/true);
+    cuda().launch(program(part), kernel, stream_, shape.tiles * blocks, 512, all, kept * bytes_of_row(tensors), CudaStart::kTogether);
   }
 
   // Launches a kernel with a thread for each channel.

@@ -18,6 +18,7 @@ struct Variant {
   std::string head;  // is compiled before `source`: a CT_ON_BOTH_DEVICES text and the macros
   std::string source;
   bool fused_multiply_add = false;  // as in CudaProgram
+  bool most_shared_memory = false;  // the same
 };
 
 // Returns the program for a key. The first call for the key calls `make`, which returns the
@@ -35,7 +36,8 @@ const CudaProgram& variant_of(const Key& key, const Make& make) {
   if (found != programs->end()) return found->second.program;
   Program& made = (*programs)[key];
   made.text = make();
-  made.program = {made.text.name.c_str(), made.text.head.c_str(), made.text.source.c_str(), made.text.fused_multiply_add};
+  made.program = {made.text.name.c_str(), made.text.head.c_str(), made.text.source.c_str(), made.text.fused_multiply_add,
+                  made.text.most_shared_memory};
   return made.program;
 }
 

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "f53081cbabf3647ef8361ff5b17ab430fe2f8eb58d9de462143744ac13fc82bc"
+const Source = "2b1344f7bc747beabc408193c04f5f38fc3a863f3371526408e705fc579bc69c"

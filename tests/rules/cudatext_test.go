@@ -34,6 +34,10 @@ var cudaPrograms = map[string][]string{
 	"pooling":           {"pooling.cc:kText", "pooling.cc"},
 	"scale_channels":    {"DTYPE BFloat16", "scale_channels.cc"},
 	"sleep":             {"sleep.cc"},
+	"token_attention":   {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "STAGES 4", "CLUSTER 8", "NORM 1", "CAP 1", "SINKS 1", "EDGE 1", "edges.h:kEdgesText", "token_heads_cuda.h", "token_attention_cuda.h"},
+	"token_embedding":   {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
+	"token_likeliest":   {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_likeliest.cc:kSource"},
+	"token_linear":      {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_boxes_cuda.h"},
 	"window_attention":  {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
 }
 
@@ -65,7 +69,7 @@ inline float2 make_float2(float, float) { return {}; } inline float4 make_float4
 inline float __uint_as_float(unsigned) { return 0; } inline float __int_as_float(int) { return 0; }
 inline unsigned __float_as_uint(float) { return 0; } inline int __float_as_int(float) { return 0; }
 inline void __syncthreads() {} inline void __syncwarp(unsigned = 0) {} inline void __threadfence() {} inline void __nanosleep(unsigned) {}
-inline int __syncthreads_or(int) { return 0; } inline int __syncthreads_and(int) { return 0; }
+inline int __all_sync(unsigned, int v) { return v; } inline int __syncthreads_or(int) { return 0; } inline int __syncthreads_and(int) { return 0; }
 template <typename T> T __shfl_xor_sync(unsigned, T v, int, int = 32) { return v; }
 template <typename T> T __shfl_sync(unsigned, T v, int, int = 32) { return v; }
 template <typename T> T __shfl_down_sync(unsigned, T v, unsigned, int = 32) { return v; }
@@ -78,6 +82,7 @@ inline float __fmul_rn(float a, float b) { return a * b; } inline float __fadd_r
 inline float __fdiv_rn(float a, float b) { return a / b; } inline float __fsqrt_rn(float a) { return a; } inline float __fmaf_rn(float a, float b, float c) { return a * b + c; }
 inline double __dmul_rn(double a, double b) { return a * b; } inline double __dadd_rn(double a, double b) { return a + b; }
 inline int __float2int_rn(float v) { return int(v); } inline int __float2int_rd(float v) { return int(v); } inline int __popc(unsigned) { return 0; } inline long long clock64() { return 0; }
+inline std::size_t __cvta_generic_to_shared(const void*) { return 0; } inline float tanhf(float v) { return v; } inline float exp2f(float v) { return v; }
 inline int __mulhi(int a, int b) { return a * b; } inline unsigned __umulhi(unsigned a, unsigned b) { return a * b; } inline unsigned __byte_perm(unsigned a, unsigned, unsigned) { return a; }
 `
 

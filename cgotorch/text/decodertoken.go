@@ -1,0 +1,164 @@
+package text
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
+)
+
+// Note [Kernels of a token]
+//
+// A step of one token reads all weights once, so the memory's speed bounds it. On CUDA it is a
+// graph of five kernels a layer, each of which reads its weights at that speed:
+//
+//	norm, queries, keys and values       token_linear     csrc/kernels/token_linear_cuda.h
+//	attention over pages                 token_attention  csrc/kernels/token_attention_cuda.h
+//	output, added to the stream          token_linear
+//	norm, gate and up, activation        token_linear
+//	down, added to the stream            token_linear
+//
+// Before the first layer stands token_embedding, and behind the last one token_linear with the head
+// and token_likeliest, or the operators of the sampler. Each kernel asks for its weights while the
+// kernel before still runs: Note [Programmatic edges] in csrc/kernels/edges.h. Weights, page
+// tables, the position and the keys of earlier tokens are older than the graph, so kernels read
+// them early.
+//
+// A norm behind a product is left to the next product, which reads the whole stream anyway: see
+// tokenStream. Layers with experts run their feed-forward part by LibTorch's operators.
+
+// KernelStats tells which kernels compute the tokens of an answer.
+type KernelStats struct {
+	Own    bool   // those of this library, which read the weights at the memory's speed
+	Reason string // why it is LibTorch's operators, if Own is false
+}
+
+// KernelStats tells how the model computes the tokens of an answer. It does not wait.
+func (m *Model) KernelStats() KernelStats {
+	return KernelStats{Own: m.d.edge != "", Reason: m.d.notOwn}
+}
+
+// kernels tells which kernels a model on a device takes: whether prompts take flash attention, and
+// why tokens do not take the kernels of a token, or "".
+func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType) (flash bool, notOwn string, err error) {
+	if !device.IsCUDA() {
+		return false, "the model is on the CPU", nil
+	}
+	var capability int32
+	if err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(device), &capability)); err != nil {
+		return false, "", err
+	}
+	return capability >= 80 && c.flash(dtype), c.notTokenKernels(capability, dtype), nil
+}
+
+// notTokenKernels returns why the kernels of a token do not take a model, or "".
+func (c *decoderConfig) notTokenKernels(capability int32, dtype cgotorch.DType) string {
+	const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8 // as in csrc/kernels
+	switch group := c.heads / c.keyHeads; {
+	case capability < 80:
+		return fmt.Sprintf("the compute capability of the device is %d, and 80 is needed", capability)
+	case dtype.Size() != 2:
+		return fmt.Sprintf("the weights are %v, and bfloat16 or float16 is needed", dtype)
+	case c.head%16 != 0 || c.head > mostHead:
+		return fmt.Sprintf("a head has %d elements, and a multiple of 16 up to %d is needed", c.head, mostHead)
+	case group > mostGroup:
+		return fmt.Sprintf("%d heads of queries share a head of keys, and at most %d may", group, mostGroup)
+	case c.width%8 != 0 || c.inner%8 != 0 || c.width > mostNormed || max(c.inner, c.heads*c.head) > mostColumns:
+		return fmt.Sprintf("the widths are %d, %d and %d, and multiples of 8 up to %d and %d are needed", c.width, c.inner, c.heads*c.head, mostNormed, mostColumns)
+	}
+	return ""
+}
+
+// tokenStream is the residual stream of one token: sum + norm(late). A norm behind a layer is
+// applied by the product that reads the stream next.
+type tokenStream struct {
+	sum  *cgotorch.Tensor // [1, width] in the wide dtype
+	late *cgotorch.Tensor // the same, or nil
+	norm *cgotorch.Tensor // the weight of late's norm
+}
+
+// tokenPass is what a step of one token knows of the lane.
+type tokenPass struct {
+	token, position *cgotorch.Tensor // Int64 [1]
+	frequencies     []*cgotorch.Tensor
+	// attend maps what the product of queries, keys and values gives to what the next product
+	// takes.
+	attend func(layer int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor
+}
+
+// token maps one token to the logits of the next one, [1, vocab] in the wide dtype, by the kernels
+// of a token.
+func (d *decoder) token(x *cgotorch.Exec, p *tokenPass) *cgotorch.Tensor {
+	scales := make([]float64, len(d.c.ropes))
+	for i, r := range d.c.ropes {
+		scales[i] = r.scale
+	}
+	parts := x.Call("streamtorch::token_embedding", d.embed, p.token, p.position, p.frequencies, scales, d.c.embedScale)[0].([]*cgotorch.Tensor)
+	s := &tokenStream{sum: parts[0]}
+	for i, l := range d.layers {
+		by := turn{cos: parts[1+2*l.rope], sin: parts[2+2*l.rope]}
+		mixed := p.attend(i, d.tokenLinear(x, s, l.beforeMix, l.qkv, "float"), by)
+		d.tokenAdd(x, s, mixed, l.out, l.afterMix)
+		if l.experts != nil {
+			d.tokenExperts(x, s, l)
+			continue
+		}
+		d.tokenAdd(x, s, d.tokenLinear(x, s, l.beforeFeed, l.gateUp, d.c.activation), l.down, l.afterFeed)
+	}
+	return d.capped(x, d.tokenLinear(x, s, d.norm, &linear{weight: d.head}, "float"), d.c.logitCap)
+}
+
+// tokenLinear is a product of the normed stream. A nil norm is none.
+func (d *decoder) tokenLinear(x *cgotorch.Exec, s *tokenStream, norm *cgotorch.Tensor, l *linear, epilogue string) *cgotorch.Tensor {
+	var sum *cgotorch.Tensor
+	if s.late != nil {
+		sum = x.EmptyLike(s.sum)
+	}
+	out := call(x, "streamtorch::token_linear", s.sum, l.weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, nil, s.late, s.norm, sum, d.edge, []int64{})
+	if sum != nil {
+		*s = tokenStream{sum: sum}
+	}
+	return out
+}
+
+// tokenAdd adds a product of `in` to the stream, behind a norm if there is one.
+func (d *decoder) tokenAdd(x *cgotorch.Exec, s *tokenStream, in *cgotorch.Tensor, l *linear, norm *cgotorch.Tensor) {
+	product := func(epilogue string, residual *cgotorch.Tensor) *cgotorch.Tensor {
+		return call(x, "streamtorch::token_linear", in, l.weight, l.bias, nil, d.c.eps, d.c.normOffset, epilogue, residual, nil, nil, nil, d.edge, []int64{})
+	}
+	if norm != nil {
+		s.late, s.norm = product("float", nil), norm
+		return
+	}
+	s.sum = product("add", s.sum)
+}
+
+// tokenExperts adds what a layer's experts compute to the stream.
+func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer) {
+	h := s.sum
+	if s.late != nil {
+		h = d.plus(x, h, d.normed(x, s.late, s.norm))
+	}
+	wide := d.normed(x, h, l.beforeFeed)
+	out := l.experts.forward(x, d.as(x, wide, d.dtype), wide, false)
+	*s = tokenStream{sum: d.plus(x, h, d.normed(x, out, l.afterFeed))}
+}
+
+// tokenPass returns what a step of the lane's token needs. It reads and writes the pages of the
+// first `blocks` blocks of each table.
+func (l *lane) tokenPass(x *cgotorch.Exec, blocks []int) *tokenPass {
+	d := l.d
+	tables, spanOf := make([]*cgotorch.Tensor, len(d.layers)), make([]*laneSpan, len(d.layers))
+	for i, s := range l.spans {
+		live := x.Narrow(s.table, 2, 0, blocks[i])
+		for k, layer := range s.layers {
+			spanOf[layer], tables[layer] = s, x.Select(live, 0, k)
+		}
+	}
+	return &tokenPass{token: l.token, position: l.position, frequencies: l.frequencies, attend: func(i int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+		layer, s := d.layers[i], spanOf[i]
+		return call(x, "streamtorch::token_attention", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, l.position,
+			l.pages.memory, tables[i], s.before, layer.sinks, d.c.heads, s.window, d.c.queryScale, d.c.scoreCap, l.arrived, d.edge)
+	}}
+}

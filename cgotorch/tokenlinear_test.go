@@ -1,0 +1,271 @@
+package cgotorch_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// tokenNumbers draws the arguments of an operator for one token. The same seed gives the same
+// numbers, rounded to `narrow`. On the reference they are then float32.
+type tokenNumbers struct {
+	*rand.Rand
+	x         *Exec
+	narrow    DType
+	reference bool
+}
+
+func (n *tokenNumbers) floats(scale float64, shape ...int64) *Tensor {
+	data := make([]float32, elementsOf(shape))
+	for i := range data {
+		data[i] = float32(n.NormFloat64() * scale)
+	}
+	return FromSlice(n.x, data, shape...)
+}
+
+func (n *tokenNumbers) narrows(scale float64, shape ...int64) *Tensor {
+	t := n.x.To(n.floats(scale, shape...), n.narrow)
+	if n.reference {
+		return n.x.To(t, Float32)
+	}
+	return t
+}
+
+// maybe returns a tensor in half of the cases, and else nil.
+func (n *tokenNumbers) maybe(make func() *Tensor) *Tensor {
+	t := make()
+	if n.IntN(2) == 0 {
+		return nil
+	}
+	return t
+}
+
+func elementsOf(shape []int64) int64 {
+	n := int64(1)
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+// tokenResults runs `call` on the CPU in float32, and then on the device of the test, with each
+// edge and each form in turn. `call` returns all that the operator writes. The kernels round the
+// result alone to 2 bytes, so they may be 0.6 % away. LibTorch's operators on the CPU round each
+// step. The results of a form must be equal for all edges.
+func tokenResults(t *testing.T, seed uint64, forms [][]int64, call func(n *tokenNumbers, edge string, form []int64) [][]float32) {
+	t.Helper()
+	narrow := []DType{BFloat16, Float16}[seed%2]
+	var want [][]float32
+	run := func(d Device, reference bool, edge string, form []int64) (results [][]float32) {
+		torchtest.Do(t, d, func(x *Exec) {
+			n := &tokenNumbers{Rand: rand.New(rand.NewPCG(seed, 3)), x: x.NoGrad(), narrow: narrow, reference: reference}
+			results = call(n, edge, form)
+		})
+		return results
+	}
+	want = run(CPU, true, "full", nil)
+	edges, most := []string{"full", "early", "late"}, 0.006
+	if !torchtest.Device().IsCUDA() {
+		forms, edges, most = forms[:1], edges[:1], 0.02
+	}
+	for _, form := range forms {
+		var first [][]float32
+		for _, edge := range edges {
+			got := run(torchtest.Device(), false, edge, form)
+			if first == nil {
+				first = got
+			}
+			for i := range got {
+				if d := apart(got[i], want[i]); !(d < most) {
+					t.Errorf("%v, sizes %v, edge %s: result %d is %.4f away", narrow, form, edge, i, d)
+				}
+				if !slices.Equal(got[i], first[i]) {
+					t.Errorf("%v, sizes %v, edge %s: result %d has other bits than with a full edge", narrow, form, edge, i)
+				}
+			}
+		}
+	}
+}
+
+// apart returns how far two vectors are apart, relative to the length of the second.
+func apart(got, want []float32) float64 {
+	var between, length float64
+	for i := range want {
+		between += math.Pow(float64(got[i]-want[i]), 2)
+		length += math.Pow(float64(want[i]), 2)
+	}
+	return math.Sqrt(between / length)
+}
+
+func float32s(x *Exec, t *Tensor) []float32 { return ToSlice[float32](x, x.To(t, Float32)) }
+
+// token_linear gives what LibTorch's operators give, for columns and rows of all kinds, in each of
+// its forms.
+func TestTokenLinear(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	columns := []int64{8, 72, 896, 1032, 1152, 2304, 2560, 2880, 5120, 18944}
+	for i, k := range columns {
+		for j, epilogue := range []string{"", "float", "add", "silu", "gelu_tanh"} {
+			t.Run(fmt.Sprintf("%d/%s", k, epilogue), func(t *testing.T) {
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {0}, {2, 1}, {5, 7}}, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+					x, rows := n.x, []int64{46, 2, 2048}[n.IntN(3)]
+					if epilogue == "float" {
+						rows += int64(n.IntN(2))
+					}
+					weight, bias := n.narrows(1/math.Sqrt(float64(k)), rows, k), n.maybe(func() *Tensor { return n.narrows(1, rows) })
+					var residual, norm, late, lateNorm, sum *Tensor
+					if epilogue == "add" {
+						residual = n.floats(1, 1, rows)
+					}
+					input := n.narrows(1, 1, k)
+					if k <= 8192 && n.IntN(3) > 0 {
+						input, norm = n.floats(1, 1, k), n.floats(1, k)
+						if n.IntN(2) == 0 {
+							late, lateNorm, sum = n.floats(1, 1, k), n.floats(1, k), x.Zeros(Float32, 1, k)
+						}
+					}
+					if form == nil {
+						form = []int64{}
+					}
+					out := x.Call1("streamtorch::token_linear", input, weight, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, residual, late, lateNorm, sum, edge, form)
+					results := [][]float32{float32s(x, out)}
+					if sum != nil {
+						results = append(results, float32s(x, sum))
+					}
+					return results
+				})
+			})
+		}
+	}
+}
+
+// token_linear names what it does not take.
+func TestTokenLinear_Refused(t *testing.T) {
+	d := torchtest.Device()
+	for _, c := range []struct {
+		text string
+		args func(x *Exec) []any
+	}{
+		{"the epilogue is", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "relu"}
+		}},
+		{"input is", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 8), x.Ones(Float32, 4, 16)}
+		}},
+		{"even number of rows", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Float32, 3, 16), nil, nil, 0.0, false, "silu"}
+		}},
+		{"go together", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "", nil, x.Ones(Float32, 16)}
+		}},
+		{"shares memory", func(x *Exec) []any {
+			in := x.Ones(Float32, 1, 16)
+			return []any{in, x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "", nil, x.Ones(Float32, 16), x.Ones(Float32, 16), in}
+		}},
+		{"has a residual", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "add"}
+		}},
+	} {
+		err := torchtest.TryDo(t, d, func(x *Exec) { x.Call1("streamtorch::token_linear", c.args(x.NoGrad())...) })
+		torchtest.WantError(t, err, ErrInvalidArgument, "token_linear", c.text)
+	}
+}
+
+// token_attention gives what LibTorch's operators give, and writes the same rows of the cache: over
+// scattered pages, with norms, windows, caps, sinks and partial rotations.
+func TestTokenAttention(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	heads := []struct{ keyHeads, group, head int64 }{{2, 4, 64}, {1, 1, 16}, {3, 2, 80}, {2, 7, 96}, {2, 8, 128}, {1, 3, 256}}
+	for i, h := range heads {
+		for j, keys := range []int64{1, 15, 100, 1000, 5003} {
+			t.Run(fmt.Sprintf("%dx%dx%d/%d", h.keyHeads, h.group, h.head, keys), func(t *testing.T) {
+				tokenResults(t, uint64(10*i+j), [][]int64{{}}, func(n *tokenNumbers, edge string, _ []int64) [][]float32 {
+					return attendOnce(n, h.keyHeads, h.group, h.head, keys, edge)
+				})
+			})
+		}
+	}
+}
+
+// attendOnce calls token_attention with a token that sees so many keys, its own among them.
+func attendOnce(n *tokenNumbers, keyHeads, group, head, keys int64, edge string) [][]float32 {
+	x, heads, first := n.x, keyHeads*group, int64(16*n.IntN(3))
+	blocks := (keys+15)/16 + int64(n.IntN(3))
+	pages := blocks + 3
+	memory := n.narrows(1, 2, pages, 16, keyHeads*head)
+	order := n.Perm(int(pages))[:blocks]
+	table := make([]int64, 2*blocks)
+	for i, page := range order {
+		table[i], table[blocks+int64(i)] = int64(page), pages+int64(page)
+	}
+	qkv := n.floats(1, 1, (heads+2*keyHeads)*head)
+	var queryNorm, keyNorm *Tensor
+	switch n.IntN(3) {
+	case 1:
+		queryNorm, keyNorm = n.floats(1, head), n.floats(1, head)
+	case 2:
+		queryNorm, keyNorm = n.floats(1, heads*head), n.floats(1, keyHeads*head)
+	}
+	turned := head
+	if n.IntN(2) == 0 {
+		turned = head / 2
+	}
+	cos, sin := n.floats(0.7, 1, 1, turned), n.floats(0.7, 1, 1, turned)
+	sinks := n.maybe(func() *Tensor { return n.narrows(1, heads) })
+	window, limit := 0, 0.0
+	if n.IntN(2) == 0 {
+		window = 1 + n.IntN(int(keys)+10)
+	}
+	if n.IntN(2) == 0 {
+		limit = 3
+	}
+	arrived := x.Zeros(Int32, 8*keyHeads)
+	out := x.Call1("streamtorch::token_attention", qkv, queryNorm, keyNorm, 1e-6, n.IntN(2) == 0, cos, sin, FromSlice(x, []int64{first + keys - 1}, 1), memory,
+		FromSlice(x, table, 2, blocks), FromSlice(x, []int64{first - 1}, 1), sinks, heads, window, 1/math.Sqrt(float64(head)), limit, arrived, edge)
+	if slices.ContainsFunc(ToSlice[int32](x, arrived), func(v int32) bool { return v != 0 }) {
+		panic("token_attention leaves a count in arrived")
+	}
+	return [][]float32{float32s(x, out), float32s(x, memory)}
+}
+
+// token_likeliest finds the first largest logit, wherever it lies.
+func TestTokenLikeliest(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	r := rand.New(rand.NewPCG(5, 6))
+	torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+		for _, n := range []int{1, 2, 1000, 32000, 151936} {
+			for range 5 {
+				logits := make([]float32, n)
+				for i := range logits {
+					logits[i] = float32(r.NormFloat64())
+				}
+				want := r.IntN(n)
+				logits[want] = 9
+				for i := want + 1; i < n; i += 1 + n/7 {
+					logits[i] = 9 // an equal one behind it
+				}
+				if n > 1000 {
+					logits[(want+n/2)%n] = float32(math.Inf(-1))
+				}
+				var sum float64
+				for _, v := range logits {
+					sum += math.Exp(float64(v))
+				}
+				token, position, result := x.Zeros(Int64, 1), FromSlice(x, []int64{41}, 1), x.Zeros(Float64, 4)
+				x.Call("streamtorch::token_likeliest", FromSlice(x, logits, 1, int64(n)), token, position, result, "early")
+				got := ToSlice[float64](x, result)
+				if at := ToSlice[int64](x, token)[0]; at != int64(want) || got[0] != float64(want) || ToSlice[int64](x, position)[0] != 42 {
+					t.Errorf("of %d logits the token is %d and %v, want %d", n, at, got[0], want)
+				}
+				if math.Abs(got[1]-(9-math.Log(sum))) > 1e-4 {
+					t.Errorf("of %d logits the log probability is %v, want %v", n, got[1], 9-math.Log(sum))
+				}
+			}
+		}
+	})
+}

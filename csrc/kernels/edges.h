@@ -1,0 +1,65 @@
+// The edges between kernels that follow each other closely.
+//
+// Note [Programmatic edges]
+//
+// Behind a full edge a kernel begins when all earlier work of its stream has ended. Between two
+// kernels of a few microseconds this costs two more. Behind a programmatic edge its blocks begin
+// while the kernel before still runs, as soon as there is room. They ask for their weights, and
+// then wait for the end of the kernel before. The rule:
+//
+//   - A kernel may read before its wait only what no kernel since the last full edge wrote.
+//   - It writes nothing before its wait.
+//   - Each of its threads waits before it ends, or another thread of its block does. Else the order
+//     would not reach over two edges.
+//   - Kernels of LibTorch and of cuBLAS begin behind full edges.
+//
+// An operator of this library takes the name of its edge:
+//
+//   full    the kernel begins behind a full edge
+//   early   the kernel reads its weights before its wait
+//   late    the kernel has a programmatic edge, and waits before it reads anything
+//
+// The three give equal bits. If `early` gives others than `late`, the kernel reads something that
+// it does not declare. Below compute capability 9.0 all edges are full.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <string_view>
+
+#include "core/device.h"
+
+namespace ct {
+
+enum Edge : int { kFullEdge, kEarlyEdge, kLateEdge };  // kEdgesText has the same numbers
+
+// Returns the edge that a kernel of the operator has on a device.
+inline Edge edge_of(const char* op, std::string_view name, c10::DeviceIndex device) {
+  TORCH_CHECK(name == "full" || name == "early" || name == "late", op, ": the edge is \"", name, "\", want full, early or late");
+  if (name == "full" || cuda().chip(device).capability < 90) return kFullEdge;
+  return name == "early" ? kEarlyEdge : kLateEdge;
+}
+
+inline CudaStart start_of(Edge edge) { return edge == kFullEdge ? CudaStart::kBehind : CudaStart::kEarly; }
+
+// What the text of a kernel calls, compiled with the macro EDGE, the number of its edge. Each
+// thread calls `begin` first. It calls `wait` before it reads what kernels since the last full edge
+// wrote, and before it writes.
+inline constexpr char kEdgesText[] = R"cuda(
+__device__ __forceinline__ void begin() {
+#if EDGE == 2
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#if EDGE != 0
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait() {
+#if EDGE == 1
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+)cuda";
+
+}  // namespace ct

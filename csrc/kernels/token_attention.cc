@@ -1,0 +1,282 @@
+// token_attention: the attention of one token over a cache in pages. It is what a decoder computes
+// for one token between the product that makes queries, keys and values, and the one that follows.
+//
+//   qkv       [1, (heads + 2 * key_heads) * HEAD] float32: queries, keys and values
+//   norms     RMS norms of queries and keys, of each head or of all heads together, by the size of
+//             their weights; with `offset` the weights are 1 + weight
+//   cos, sin  [1, 1, turned] float32: the first `turned` elements of queries and keys are rotated;
+//             the sines of the first half are negative already
+//   position  [1] int64, the position of the token
+//   memory    [2, pages, 16, key_heads * HEAD], the cache: pages of 16 tokens
+//   table     [2, blocks] int64: the pages of keys, and those of values, which count from `pages`
+//   before    [1] int64, the position before the first of the table
+//   sinks     [heads], scores that take weight and have no value
+//   window    how many keys the token sees, its own included; 0: all
+//   cap       not 0: scores go through cap * tanh(score / cap)
+//   arrived   [8 * key_heads] int32, zeros before and after
+//
+// The new key and value are rounded to the dtype of the cache and go into it. The token sees them
+// like that. The result is [1, heads * HEAD] in the dtype of the cache. The kernel:
+// token_attention_cuda.h. On the CPU, LibTorch's operators do the work.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include "core/device.h"
+#include "kernels/edges.h"
+#include "kernels/images.h"
+#include "kernels/inputs.h"
+#include "kernels/token_attention_cuda.h"
+#include "kernels/token_heads_cuda.h"
+#include "kernels/variants.h"
+
+namespace ct {
+namespace {
+
+constexpr char kOperator[] = "streamtorch::token_attention";
+constexpr int64_t kPage = 16, kMostHead = 256, kMostGroup = 8;
+constexpr int kWarps = 4;  // as in the CUDA text
+
+enum Norm : int { kNoNorm, kOfEachHead, kOfAllHeads };  // token_attention_cuda.h has the same numbers
+
+struct Inputs {
+  const at::Tensor& qkv;
+  Optional query_norm;
+  Optional key_norm;
+  double eps;
+  bool offset;
+  const at::Tensor& cos;
+  const at::Tensor& sin;
+  const at::Tensor& position;
+  const at::Tensor& memory;
+  const at::Tensor& table;
+  const at::Tensor& before;
+  Optional sinks;
+  int64_t heads;
+  int64_t window;
+  double scale;
+  double cap;
+  const at::Tensor& arrived;
+
+  int64_t width() const { return memory.size(3); }
+  int64_t head() const { return (qkv.numel() - 2 * width()) / heads; }
+  int64_t key_heads() const { return width() / head(); }
+  int64_t turned() const { return cos.size(-1); }
+  Norm norm() const { return !is_defined(query_norm) ? kNoNorm : query_norm->numel() == head() ? kOfEachHead : kOfAllHeads; }
+
+  // Throws if t is not a contiguous tensor of this many elements in this dtype.
+  void check(const at::Tensor& t, const char* name, int64_t elements, at::ScalarType dtype) const {
+    TORCH_CHECK(t.numel() == elements && t.scalar_type() == dtype && t.device() == memory.device() && t.is_contiguous(), kOperator, ": ", name, " is ",
+                t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", elements, " contiguous elements of ", dtype, " on ", memory.device());
+  }
+
+  void check() const {
+    TORCH_CHECK(memory.dim() == 4 && memory.size(0) == 2 && memory.size(2) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
+                ": memory is ", memory.sizes(), ", want a contiguous [2, pages, ", kPage, ", width]");
+    TORCH_CHECK(heads > 0 && qkv.numel() > 2 * width() && (qkv.numel() - 2 * width()) % heads == 0 && width() % head() == 0 && heads % key_heads() == 0,
+                kOperator, ": qkv is ", qkv.sizes(), ", which are not ", heads, " queries and keys and values of ", width(), " elements");
+    TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
+    const at::ScalarType wide = memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    check(qkv, "qkv", qkv.numel(), wide);
+    TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
+    if (norm() != kNoNorm) {
+      check(*query_norm, "query_norm", norm() == kOfEachHead ? head() : heads * head(), wide);
+      check(*key_norm, "key_norm", norm() == kOfEachHead ? head() : width(), wide);
+    }
+    TORCH_CHECK(cos.dim() > 0 && turned() % 2 == 0 && turned() <= head(), kOperator, ": cos is ", cos.sizes(), ", want an even number of elements up to ",
+                head());
+    check(cos, "cos", turned(), wide);
+    check(sin, "sin", turned(), wide);
+    check(position, "position", 1, at::kLong);
+    check(before, "before", 1, at::kLong);
+    TORCH_CHECK(table.dim() == 2 && table.size(0) == 2 && table.size(1) > 0 && table.stride(1) == 1 && table.scalar_type() == at::kLong &&
+                    table.device() == memory.device(),
+                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [2, blocks] of ", at::kLong, " on ",
+                memory.device(), ", without gaps in a row");
+    if (is_defined(sinks)) check(*sinks, "sinks", heads, memory.scalar_type());
+    TORCH_CHECK(window >= 0 && cap >= 0, kOperator, ": window is ", window, " and cap is ", cap, ", want none below 0");
+    check(arrived, "arrived", 8 * key_heads(), at::kInt);
+  }
+};
+
+at::Tensor by_operators(const Inputs& of) {
+  const at::ScalarType dtype = of.memory.scalar_type(), wide = of.qkv.scalar_type();
+  const int64_t head = of.head(), key_heads = of.key_heads();
+  // Returns queries or keys [count, HEAD], normed and rotated.
+  const auto made = [&](int64_t from, int64_t count, Optional norm) {
+    at::Tensor t = of.qkv.view({-1}).narrow(0, from * head, count * head);
+    if (is_defined(norm)) {
+      const at::Tensor weight = of.offset ? at::add(norm->view({-1}), 1) : norm->view({-1});
+      t = at::rms_norm(t.view({-1, weight.numel()}), {weight.numel()}, weight, of.eps);
+    }
+    t = t.view({count, head});
+    const at::Tensor turns = t.narrow(1, 0, of.turned());
+    const at::Tensor partner = turns.roll({of.turned() / 2}, {1});
+    const at::Tensor turned = at::add(at::mul(turns, of.cos.view({1, -1})), at::mul(partner, of.sin.view({1, -1})));
+    return at::cat({turned, t.narrow(1, of.turned(), head - of.turned())}, 1);
+  };
+  const int64_t newest = of.position.item<int64_t>() - of.before.item<int64_t>() - 1;
+  TORCH_CHECK(newest >= 0 && newest < of.table.size(1) * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.table.size(1), " blocks");
+  const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0, block = oldest / kPage, blocks = newest / kPage - block + 1;
+  const at::Tensor pages = of.memory.view({-1, kPage, of.width()});
+  // Writes new keys or values into the cache. Returns what the token sees: [key_heads, keys, HEAD].
+  const auto seen = [&](int64_t kind, const at::Tensor& fresh) {
+    const at::Tensor row = of.table.select(0, kind);
+    pages.select(0, row.select(0, newest / kPage).item<int64_t>()).select(0, newest % kPage).copy_(fresh.reshape({-1}));
+    const at::Tensor all = pages.index_select(0, row.narrow(0, block, blocks)).view({-1, key_heads, head});
+    return all.narrow(0, oldest - block * kPage, newest - oldest + 1).to(wide).transpose(0, 1);
+  };
+  const at::Tensor query = made(0, of.heads, of.query_norm).view({key_heads, -1, head});
+  const at::Tensor key = seen(0, made(of.heads, key_heads, of.key_norm));
+  const at::Tensor value = seen(1, of.qkv.view({-1}).narrow(0, (of.heads + key_heads) * head, key_heads * head));
+  at::Tensor scores = at::mul(at::matmul(query, key.transpose(1, 2)), of.scale);
+  if (of.cap > 0) scores = at::mul(at::tanh(at::mul(scores, 1 / of.cap)), of.cap);
+  if (is_defined(of.sinks)) scores = at::cat({scores, of.sinks->to(wide).view({key_heads, -1, 1})}, 2);
+  const at::Tensor weights = at::softmax(scores, -1).narrow(2, 0, newest - oldest + 1);
+  return at::matmul(weights, value).to(dtype).view({1, -1});
+}
+
+// As the struct TokenAttention of the CUDA text.
+struct TokenAttention {
+  const void* qkv;
+  const void* query_norm;
+  const void* key_norm;
+  const void* cosines;
+  const void* sines;
+  const void* position;
+  const void* before;
+  const void* table;
+  void* memory;
+  const void* sinks;
+  void* out;
+  void* partial;
+  void* arrived;
+  long long values;
+  int key_heads;
+  int turned;
+  int window;
+  int splits;
+  int share;
+  int stages;
+  float eps;
+  float offset;
+  float scale;
+  float cap;
+};
+
+// How the kernel is laid out on a device.
+struct Layout {
+  int cluster;        // blocks of a cluster
+  int stages;         // of a warp's ring
+  int stage_bytes;
+  int blocks_beside;  // that a multiprocessor has room for
+};
+
+Layout layout_of(const CudaChip& chip, int64_t head, int64_t group) {
+  Layout made{chip.capability >= 90 ? 8 : 1, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 96 * group + 256;  // in static shared memory, at most
+  // Two blocks beside each other hide each other's waits. Too few stages hide none of the memory's.
+  for (made.blocks_beside = 2; made.blocks_beside > 0; --made.blocks_beside) {
+    const int64_t room = (chip.shared_memory + 1024) / made.blocks_beside - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
+    made.stages = static_cast<int>(std::min<int64_t>(room / (kWarps * made.stage_bytes), 12));
+    if (made.stages >= 3) return made;
+  }
+  made.blocks_beside = 1;
+  return made;
+}
+
+const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge) {
+  const at::ScalarType dtype = of.memory.scalar_type();
+  const int64_t group = of.heads / of.key_heads();
+  const std::tuple key(dtype, of.head(), group, layout.stages, layout.cluster, static_cast<int>(of.norm()), of.cap > 0, is_defined(of.sinks),
+                       static_cast<int>(edge));
+  return variant_of(key, [&] {
+    const auto macro = [](const char* name, const std::string& value) { return std::string("#define ") + name + " " + value + "\n"; };
+    Variant made{"attention of a token by groups of " + std::to_string(group) + " heads of " + std::to_string(of.head()) + " " + float_name(dtype),
+                 "\n" + macro("DTYPE", float_name(dtype)) + macro("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") +
+                     macro("HEAD", std::to_string(of.head())) + macro("GROUP", std::to_string(group)) + macro("STAGES", std::to_string(layout.stages)) +
+                     macro("CLUSTER", std::to_string(layout.cluster)) + macro("NORM", std::to_string(of.norm())) + macro("CAP", of.cap > 0 ? "1" : "0") +
+                     macro("SINKS", is_defined(of.sinks) ? "1" : "0") + macro("EDGE", std::to_string(edge)) + kEdgesText,
+                 std::string(kTokenHeadsText) + kTokenAttentionText, /*fused_multiply_add=*/true};
+    made.most_shared_memory = true;
+    return made;
+  });
+}
+
+const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
+
+at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
+  const at::ScalarType dtype = of.memory.scalar_type();
+  const c10::DeviceIndex device = of.memory.device().index();
+  const CudaChip chip = cuda().chip(device);
+  const int64_t head = of.head(), key_heads = of.key_heads(), group = of.heads / key_heads, blocks = of.table.size(1);
+  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && head % 16 == 0 && head <= kMostHead && group <= kMostGroup && chip.capability >= 80, kOperator,
+              ": it has ", group, " query heads a key head, of ", head, " elements, and a cache of ", dtype, "; the kernel takes up to ", kMostGroup,
+              ", a multiple of 16 elements up to ", kMostHead, ", and bfloat16 and float16, on compute capability 8.0");
+  TORCH_CHECK(is_aligned(of.qkv) && is_aligned(of.memory), kOperator, ": qkv or memory is not aligned to 16 bytes");
+  TORCH_CHECK(blocks * kPage < INT32_MAX && of.memory.size(1) < INT32_MAX / 2 && of.qkv.numel() < INT32_MAX, kOperator, ": the table ", of.table.sizes(),
+              ", the cache ", of.memory.sizes(), " or qkv ", of.qkv.sizes(), " is too large");
+  const Edge edge = edge_of(kOperator, edge_name, device);
+  const Layout layout = layout_of(chip, head, group);
+  TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
+
+  // Another cluster of a key head costs a merge. So each has some work: 2048 keys of 128 elements.
+  constexpr int64_t kShare = 16 * 128;
+  const int64_t share = std::max<int64_t>(layout.cluster * kShare / head, 1);
+  const int64_t window = std::min<int64_t>(of.window, INT32_MAX);
+  const int64_t tiles = window > 0 ? std::min(blocks, (window + 14) / kPage + 1) : blocks;  // that have visible keys, at most
+  const int64_t room = std::max<int64_t>(layout.blocks_beside * chip.multiprocessors / (layout.cluster * key_heads), 1);
+  const int64_t splits = std::clamp<int64_t>((tiles + share - 1) / share, 1, room);
+  // One cluster of a short context needs a stage for each tile's keys, and one for its values.
+  const int64_t warps = kWarps * layout.cluster;
+  const int64_t stages = splits > 1 ? layout.stages : std::min<int64_t>(layout.stages, 2 * ((tiles + warps - 1) / warps));
+  const int64_t launched = key_heads * splits * layout.cluster;
+  at::Tensor out = at::empty({1, of.heads * head}, of.memory.options()), partial;
+  if (splits > 1) partial = at::empty({launched * (group * head / layout.cluster + 2 * group)}, of.qkv.options());
+
+  const double log2e = 1.4426950408889634;
+  TokenAttention a{of.qkv.const_data_ptr(), read(of.query_norm), read(of.key_norm), of.cos.const_data_ptr(), of.sin.const_data_ptr(),
+                   of.position.const_data_ptr(), of.before.const_data_ptr(), of.table.const_data_ptr(), of.memory.mutable_data_ptr(), read(of.sinks),
+                   out.mutable_data_ptr(), splits > 1 ? partial.mutable_data_ptr() : nullptr, of.arrived.mutable_data_ptr(), of.table.stride(0),
+                   static_cast<int>(key_heads), static_cast<int>(of.turned()), static_cast<int>(window),
+                   static_cast<int>(splits), static_cast<int>(share), static_cast<int>(stages), static_cast<float>(of.eps), of.offset ? 1.f : 0.f,
+                   static_cast<float>(of.cap > 0 ? of.scale / of.cap : of.scale * log2e), static_cast<float>(of.cap * log2e)};
+  void* arguments[] = {&a};
+  cuda().launch(program_of(of, layout, edge), "token_attention", images::stream_of(of.memory), static_cast<unsigned>(launched), 32 * kWarps, arguments,
+                static_cast<int>(kWarps * stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster));
+  return out;
+}
+
+at::Tensor token_attention(const at::Tensor& qkv, Optional query_norm, Optional key_norm, double eps, bool offset, const at::Tensor& cos, const at::Tensor& sin,
+                           const at::Tensor& position, const at::Tensor& memory, const at::Tensor& table, const at::Tensor& before, Optional sinks,
+                           int64_t heads, int64_t window, double scale, double cap, const at::Tensor& arrived, c10::string_view edge) {
+  const Inputs of{qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, sinks, heads, window, scale, cap, arrived};
+  of.check();
+  if (memory.is_cuda()) return by_kernel(of, {edge.data(), edge.size()});
+  return by_operators(of);
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  // Registered for every backend, because the function chooses between the kernel and LibTorch's
+  // operators.
+  library.def(
+      "token_attention(Tensor qkv, Tensor? query_norm, Tensor? key_norm, float eps, bool offset, Tensor cos, Tensor sin, Tensor position, "
+      "Tensor(a!) memory, Tensor table, Tensor before, Tensor? sinks, int heads, int window, float scale, float cap, Tensor(b!) arrived, str edge) -> Tensor",
+      TORCH_FN(token_attention));
+}
+
+}  // namespace
+}  // namespace ct

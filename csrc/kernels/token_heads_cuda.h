@@ -1,0 +1,285 @@
+// The parts of token_attention_cuda.h, which has the macros: instructions, sums, and the heads of
+// the token.
+#pragma once
+
+namespace ct {
+
+inline constexpr char kTokenHeadsText[] = R"cuda(
+using Raw = DTYPE::Raw;
+
+struct TokenAttention {
+  const float* qkv;         // [heads + 2 * key_heads][HEAD]
+  const float* query_norm;
+  const float* key_norm;
+  const float* cosines;     // [turned]
+  const float* sines;
+  const long long* position;
+  const long long* before;
+  const long long* table;   // [2][blocks]
+  Raw* memory;              // [pages][16][key_heads * HEAD]
+  const Raw* sinks;
+  Raw* out;                 // [heads][HEAD]
+  float* partial;           // of splits: for each block kPart sums and GROUP states
+  int* arrived;             // [key_heads][8]
+  long long values;         // the distance of the rows of the table
+  int key_heads;
+  int turned;
+  int window;               // 0: all keys are visible
+  int splits;               // clusters of a key head in the launch
+  int share;                // tiles for which a key head gets one cluster more
+  int stages;               // that have room: STAGES, or as many as a warp needs
+  float eps;
+  float offset;             // is added to the weights of norms
+  float scale;              // of a score's exponent to base 2; with CAP, of the argument of tanh
+  float cap;                // in exponents to base 2
+};
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kTile = 16;                          // tokens of a page
+constexpr int kChunks = HEAD / 8;                  // 16 bytes each
+constexpr int kRow = (HEAD + 63) / 64 * 64;        // elements between rows in shared memory
+constexpr int kStage = kTile * kRow;               // elements
+constexpr int kSteps = (HEAD + 31) / 32;           // of a product of query and key
+constexpr int kWide = (HEAD + 63) / 64;            // groups of 64 elements of a value
+constexpr int kPart = GROUP * HEAD / CLUSTER;      // numbers that one block of a cluster finishes
+constexpr int kRows = (GROUP + 2 + kWarps - 1) / kWarps;  // heads that a warp makes
+constexpr int kParts = (HEAD + 31) / 32;           // elements of a head that a lane makes
+constexpr unsigned kAll = 0xFFFFFFFFu;
+
+__device__ __forceinline__ float lowest() { return __uint_as_float(0xFF800000u); }  // minus infinity
+
+__device__ __forceinline__ unsigned address_of(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
+
+// ---- instructions
+
+// Adds the product of a 16 x 16 and a 16 x 8 matrix to `sum`. `high` has rows 0 to 7, `low` others.
+__device__ __forceinline__ void multiply(float (&sum)[4], unsigned high0, unsigned low0, unsigned high1, unsigned low1, unsigned b0, unsigned b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(high0), "r"(low0), "r"(high1), "r"(low1), "r"(b0), "r"(b1));
+}
+
+// Asks for 16 bytes. With bytes = 0 they become zeros, and nothing is read.
+__device__ __forceinline__ void copy(unsigned to, const Raw* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the last kPending groups of this thread's copies have come.
+template <int kPending>
+__device__ __forceinline__ void wait_for_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Writes v to the place that `at` has in a block of the cluster.
+__device__ __forceinline__ void push(float2* at, int block, float2 v) {
+#if CLUSTER > 1
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.v2.f32 [there], {%2, %3};\n}" ::"r"(address_of(at)),
+               "r"(block), "f"(v.x), "f"(v.y)
+               : "memory");
+#else
+  *at = v;
+#endif
+}
+
+// Tells the cluster that this block runs, or waits for that of all its blocks.
+__device__ __forceinline__ void cluster_runs(bool waits) {
+#if CLUSTER > 1
+  __syncwarp();
+  if (waits) {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  } else {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
+#endif
+}
+
+// Waits for all threads of the cluster, and for what they pushed.
+__device__ __forceinline__ void cluster_meets() {
+#if CLUSTER > 1
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// ---- small things
+
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(kAll, v, distance);
+  return v;
+}
+
+// Splits two numbers into those that DTYPE has, and what is left over.
+__device__ __forceinline__ void split_up(float a, float b, unsigned& high, unsigned& low) {
+  high = DTYPE::narrow(a, b);
+  low = DTYPE::narrow(a - DTYPE::widen(static_cast<Raw>(high & 0xFFFFu)), b - DTYPE::widen(static_cast<Raw>(high >> 16)));
+}
+
+// Where a chunk of a row lies in a stage. The lanes that read at the same time use all banks.
+__device__ __forceinline__ int key_at(int row, int chunk) { return row * kRow + (chunk ^ (row & 1) << 2) * 8; }
+__device__ __forceinline__ int value_at(int row, int chunk) { return row * kRow + (chunk ^ (row & 6)) * 8; }
+
+__device__ __forceinline__ uint4 load_chunk(const Raw* from) { return *reinterpret_cast<const uint4*>(from); }
+
+// The sum of exp2(score - most) of some keys, and `most`, the greatest score.
+struct State {
+  float most = lowest(), sum = 0;
+
+  // Adds a state. Returns the factor for what the caller has added up so far. Sets the one for what
+  // belongs to the state.
+  __device__ __forceinline__ float add(float2 of, float& factor) {
+    const float greatest = fmaxf(most, of.x), base = greatest == lowest() ? 0 : greatest, own = exp2f(most - base);
+    factor = exp2f(of.x - base);
+    most = greatest;
+    sum = fmaf(factor, of.y, sum * own);
+    return own;
+  }
+};
+
+// The sums of two neighbouring elements of a head, with the state of the head.
+struct Sums {
+  State state;
+  float2 v = {0, 0};
+
+  __device__ __forceinline__ void add(float2 of, float2 numbers) {
+    float factor;
+    const float own = state.add(of, factor);
+    v.x = fmaf(factor, numbers.x, v.x * own), v.y = fmaf(factor, numbers.y, v.y * own);
+  }
+};
+
+// Writes the result of elements `at` and at + 1 of the key head's group.
+__device__ __forceinline__ void write(const TokenAttention& a, int key_head, int at, Sums sums) {
+#if SINKS
+  const float sink = DTYPE::widen(a.sinks[key_head * GROUP + at / HEAD]) * 1.4426950408889634f;
+  sums.add(make_float2(sink, 1), make_float2(0, 0));
+#endif
+  const float factor = 1 / sums.state.sum;
+  *reinterpret_cast<unsigned*>(a.out + key_head * GROUP * HEAD + at) = DTYPE::narrow(sums.v.x * factor, sums.v.y * factor);
+}
+
+// ---- the heads of the token
+
+// What a lane needs of the heads that its warp makes: queries, then the key, then the value.
+// Element i of the lane is lane + 32 * i. It is turned with its partner.
+struct Heads {
+  float norm[NORM ? kRows : 1][kParts], partner_norm[NORM ? kRows : 1][kParts];
+
+  static __device__ __forceinline__ int row(int i) { return threadIdx.x / 32 + i * kWarps; }
+  static __device__ __forceinline__ int element(int i) { return threadIdx.x % 32 + 32 * i; }
+  static __device__ __forceinline__ bool inside(int i) { return HEAD % 32 == 0 || element(i) < HEAD; }
+  static __device__ __forceinline__ int partner(const TokenAttention& a, int at) {
+    return at >= a.turned ? at : at < a.turned / 2 ? at + a.turned / 2 : at - a.turned / 2;
+  }
+
+  // Loads the weights of norms. No kernel writes them, so they are loaded before the wait.
+  __device__ __forceinline__ void load_norms(const TokenAttention& a, int key_head, bool newest) {
+#if NORM
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row(r) > GROUP || (row(r) == GROUP && !newest)) continue;
+      const float* from = row(r) < GROUP ? a.query_norm : a.key_norm;
+      if (NORM == 2) from += (row(r) < GROUP ? key_head * GROUP + row(r) : key_head) * HEAD;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        if (!inside(i)) continue;
+        norm[r][i] = __ldcg(from + element(i)) + a.offset;
+        partner_norm[r][i] = __ldcg(from + partner(a, element(i))) + a.offset;
+      }
+    }
+#endif
+  }
+
+  // Makes the heads. `queries` gets two matrices [GROUP][kRow], high and low, laid out as a stage.
+  // With `newest` the key and the value go into `fresh`, and into their places in the cache.
+  __device__ __forceinline__ void make(const TokenAttention& a, int key_head, bool newest, Raw (*queries)[GROUP * kRow], Raw (*fresh)[HEAD],
+                                       Raw* key_place, Raw* value_place) const {
+    float v[kRows][kParts], partners[kRows][kParts], cosine[kParts], sine[kParts];
+    const int heads = a.key_heads * GROUP;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const bool turns = element(i) < a.turned;
+      cosine[i] = turns ? __ldcg(a.cosines + element(i)) : 1;
+      sine[i] = turns ? __ldcg(a.sines + element(i)) : 0;
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int of = row(r);
+      const float* const from = a.qkv + static_cast<size_t>(of < GROUP ? key_head * GROUP + of : heads + key_head + (of - GROUP) * a.key_heads) * HEAD;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        v[r][i] = partners[r][i] = 0;
+        if (of >= (newest ? GROUP + 2 : GROUP) || !inside(i)) continue;
+        v[r][i] = __ldcg(from + element(i));
+        if (of <= GROUP) partners[r][i] = __ldcg(from + partner(a, element(i)));
+      }
+    }
+#if NORM == 2
+    __shared__ float room[2][kWarps];
+    const int columns[2] = {heads * HEAD, newest ? a.key_heads * HEAD : 0};
+    float of_all[2];
+#pragma unroll
+    for (int kind = 0; kind < 2; ++kind) {
+      const float4* const from = reinterpret_cast<const float4*>(a.qkv + (kind == 0 ? 0 : heads * HEAD));
+      float squares = 0;
+#pragma unroll 8
+      for (int i = threadIdx.x; i < columns[kind] / 4; i += kThreads) {
+        const float4 f = __ldcg(from + i);
+        squares = fmaf(f.x, f.x, fmaf(f.y, f.y, fmaf(f.z, f.z, fmaf(f.w, f.w, squares))));
+      }
+      squares = sum_of_warp(squares);
+      if (threadIdx.x % 32 == 0) room[kind][threadIdx.x / 32] = squares;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int kind = 0; kind < 2; ++kind) {
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) squares += room[kind][i];
+      of_all[kind] = rsqrtf(squares / ((kind == 0 ? heads : a.key_heads) * HEAD) + a.eps);
+    }
+#endif
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int of = row(r);
+      if (of >= (newest ? GROUP + 2 : GROUP)) continue;
+#if NORM == 1
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) squares = fmaf(v[r][i], v[r][i], squares);
+      const float factor = rsqrtf(sum_of_warp(squares) / HEAD + a.eps);
+#elif NORM == 2
+      const float factor = of < GROUP ? of_all[0] : of_all[1];
+#endif
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        if (!inside(i)) continue;
+        const int at = element(i);
+        float made = v[r][i];
+        if (of <= GROUP) {
+          float partner = partners[r][i];
+#if NORM
+          made *= factor * norm[r][i], partner *= factor * partner_norm[r][i];
+#endif
+          made = fmaf(made, cosine[i], partner * sine[i]);
+        }
+        const Raw high = DTYPE::narrow(made);
+        if (of < GROUP) {
+          const int to = key_at(of, at / 8) + at % 8;
+          queries[0][to] = high;
+          queries[1][to] = DTYPE::narrow(made - DTYPE::widen(high));
+        } else {
+          fresh[of - GROUP][at] = high;
+          (of == GROUP ? key_place : value_place)[at] = high;
+        }
+      }
+    }
+  }
+};
+)cuda";
+
+}  // namespace ct

@@ -1,0 +1,218 @@
+// token_linear: a product of one row, with the norm before it and what follows it. It is what a
+// decoder computes for one token, four times in each layer.
+//
+//   input  = sum = input + norm(late) * late_norm   with `late`
+//   input  = norm(input) * norm                     with `norm`
+//   result = input @ weight^T + bias, and then by `epilogue`:
+//
+//     ""         the result in the weights' dtype
+//     float      the result in float32
+//     add        residual + the result, in float32
+//     silu       silu(a) * b, of the first and the second half of the result, in the weights' dtype
+//     gelu_tanh  gelu(a) * b, the same
+//
+// Norms are RMS norms with weights in float32; with `offset` their weights are 1 + weight. The
+// input of the product is rounded to the weights' dtype. Sums are in float32.
+//
+// `sizes` says which kernel runs: [0] loads weights into registers, [stages, window] copies them
+// through a ring of so many boxes, of which `window` are on their way. Empty is a good guess. The
+// kernels: token_linear_cuda.h. On the CPU, LibTorch's operators do the work.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/silu.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "core/device.h"
+#include "kernels/edges.h"
+#include "kernels/images.h"
+#include "kernels/inputs.h"
+#include "kernels/token_boxes_cuda.h"
+#include "kernels/token_linear_cuda.h"
+#include "kernels/variants.h"
+
+namespace ct {
+namespace {
+
+constexpr char kOperator[] = "streamtorch::token_linear";
+constexpr int64_t kMostColumns = 32768, kMostNormed = 8192;
+
+enum Epilogue : int { kPlain, kFloat, kAdd, kSilu, kGelu };  // token_linear_cuda.h has the same numbers
+
+Epilogue epilogue_of(std::string_view name) {
+  static constexpr std::array<std::string_view, 5> kNames = {"", "float", "add", "silu", "gelu_tanh"};
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  TORCH_CHECK(found != kNames.end(), kOperator, ": the epilogue is \"", name, "\", want \"\", float, add, silu or gelu_tanh");
+  return static_cast<Epilogue>(found - kNames.begin());
+}
+
+struct Inputs {
+  const at::Tensor& input;
+  const at::Tensor& weight;
+  Optional bias;
+  Optional norm;
+  double eps;
+  bool offset;
+  Epilogue epilogue;
+  Optional residual;
+  Optional late;
+  Optional late_norm;
+  Optional sum;
+
+  int64_t rows() const { return weight.size(0); }
+  int64_t columns() const { return weight.size(1); }
+  int64_t results() const { return epilogue >= kSilu ? rows() / 2 : rows(); }
+  bool normed() const { return is_defined(norm) || is_defined(late); }
+
+  // Throws if t is there and has not this many elements in this dtype, as the kernels read them.
+  void check(Optional t, const char* name, int64_t elements, at::ScalarType dtype) const {
+    if (!is_defined(t)) return;
+    TORCH_CHECK(t->numel() == elements && t->scalar_type() == dtype && t->device() == weight.device() && t->is_contiguous() && is_aligned(*t), kOperator,
+                ": ", name, " is ", t->scalar_type(), " ", t->sizes(), " on ", t->device(), ", want ", elements, " elements of ", dtype, " on ",
+                weight.device(), ", contiguous and aligned to 16 bytes");
+  }
+
+  void check() const {
+    TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight), kOperator, ": weight is ", weight.sizes(),
+                ", want a contiguous matrix, aligned to 16 bytes");
+    TORCH_CHECK(!needs_gradient({input, weight, bias, norm, residual, late, late_norm}), kOperator, ": it has no gradient: call it in NoGrad");
+    TORCH_CHECK(epilogue < kSilu || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
+    TORCH_CHECK(is_defined(late) == is_defined(late_norm) && is_defined(late) == is_defined(sum), kOperator, ": late, late_norm and sum go together");
+    TORCH_CHECK(is_defined(residual) == (epilogue == kAdd), kOperator, ": the epilogue add has a residual, and no other has");
+    TORCH_CHECK(!is_defined(sum) || (!sum->is_alias_of(input) && !sum->is_alias_of(*late)), kOperator, ": sum shares memory with an input, which other blocks still read");
+    const at::ScalarType wide = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    check(input, "input", columns(), normed() || input.scalar_type() != weight.scalar_type() ? wide : weight.scalar_type());
+    check(bias, "bias", rows(), weight.scalar_type());
+    check(norm, "norm", columns(), wide);
+    check(late, "late", columns(), wide);
+    check(late_norm, "late_norm", columns(), wide);
+    check(sum, "sum", columns(), wide);
+    check(residual, "residual", rows(), wide);
+  }
+};
+
+at::Tensor by_operators(const Inputs& of) {
+  const at::ScalarType dtype = of.weight.scalar_type();
+  const auto normed = [&](const at::Tensor& t, const at::Tensor& weight) {
+    return at::rms_norm(t, {of.columns()}, of.offset ? at::add(weight, 1) : weight, of.eps);
+  };
+  at::Tensor input = of.input.view({1, -1});
+  if (is_defined(of.late)) {
+    input = at::add(input, normed(of.late->view({1, -1}), *of.late_norm));
+    of.sum->copy_(input.view_as(*of.sum));
+  }
+  if (is_defined(of.norm)) input = normed(input, *of.norm);
+  at::Tensor result = at::linear(input.to(dtype), of.weight, of.bias);
+  const auto half = [&](int64_t i) { return result.narrow(1, i * of.results(), of.results()); };
+  switch (of.epilogue) {
+    case kPlain: return result;
+    case kFloat: return result.to(dtype == at::kDouble ? dtype : at::kFloat);
+    case kAdd: return at::add(of.residual->view({1, -1}), result);
+    case kSilu: return at::silu(half(0)).mul(half(1));
+    case kGelu: return at::gelu(half(0), "tanh").mul(half(1));
+  }
+  return result;
+}
+
+// As the struct Linear of the CUDA text.
+struct Linear {
+  const void* input;
+  const void* weight;
+  const void* bias;
+  const void* norm;
+  const void* late;
+  const void* late_norm;
+  void* sum;
+  const void* residual;
+  void* out;
+  float eps;
+  int rows;
+  int stages;
+  int window;
+};
+
+const CudaProgram& program_of(const Inputs& of, Edge edge, bool boxes) {
+  const at::ScalarType dtype = of.weight.scalar_type(), input = of.input.scalar_type();
+  const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), boxes);
+  return variant_of(key, [&] {
+    const auto macro = [](const char* name, const std::string& value) { return std::string("#define ") + name + " " + value + "\n"; };
+    Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
+                 "\n" + macro("DTYPE", float_name(dtype)) + macro("INPUT", float_name(input)) + macro("COLUMNS", std::to_string(of.columns())) +
+                     macro("NORM", is_defined(of.norm) ? "1" : "0") + macro("LATE", is_defined(of.late) ? "1" : "0") + macro("OFFSET", of.offset ? "1" : "0") +
+                     macro("EPILOGUE", std::to_string(of.epilogue)) + macro("EDGE", std::to_string(edge)) + kEdgesText,
+                 kTokenLinearText, /*fused_multiply_add=*/true};
+    if (boxes) made.source += kTokenBoxesText;
+    made.most_shared_memory = true;
+    return made;
+  });
+}
+
+const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
+
+at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayRef sizes) {
+  const at::ScalarType dtype = of.weight.scalar_type();
+  const c10::DeviceIndex device = of.weight.device().index();
+  const CudaChip chip = cuda().chip(device);
+  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= (of.normed() ? kMostNormed : kMostColumns) &&
+                  of.rows() < INT32_MAX && chip.capability >= 80,
+              kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernels take bfloat16 and float16, a multiple of 8 columns up to ",
+              kMostColumns, " (", kMostNormed, " behind a norm), on compute capability 8.0");
+  const Edge edge = edge_of(kOperator, edge_name, device);
+  const at::ScalarType to = of.epilogue == kFloat || of.epilogue == kAdd ? at::kFloat : dtype;
+  at::Tensor out = at::empty({1, of.results()}, of.weight.options().dtype(to));
+  Linear l{of.input.const_data_ptr(), of.weight.const_data_ptr(), read(of.bias), read(of.norm), read(of.late), read(of.late_norm),
+           is_defined(of.sum) ? of.sum->mutable_data_ptr() : nullptr, read(of.residual), out.mutable_data_ptr(), static_cast<float>(of.eps),
+           static_cast<int>(of.rows()), 0, 0};
+  const c10::Stream stream = images::stream_of(of.weight);
+  const int pairs = static_cast<int>((of.rows() + 1) / 2), in_row = static_cast<int>((of.columns() + 1023) / 1024), input_bytes = in_row * 2048;
+  const bool boxes = chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0);
+  if (!boxes) {
+    void* arguments[] = {&l};
+    const int blocks = std::min(2 * chip.multiprocessors, (pairs + 7) / 8);
+    cuda().launch(program_of(of, edge, false), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
+    return out;
+  }
+  // A block gets as many boxes as it copies, but not more than there is room for.
+  const int width = static_cast<int>((of.columns() + in_row - 1) / in_row + 7) / 8 * 8, box_bytes = width * 16, groups = (pairs + 3) / 4;
+  const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * in_row;
+  const int room = (chip.shared_memory - input_bytes - 64) / (box_bytes + 16);
+  TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [], [0] or [stages, window]");
+  l.stages = std::min({sizes.empty() ? 10 : static_cast<int>(std::min<int64_t>(sizes[0], INT16_MAX)), copies, room});
+  l.window = std::min(sizes.empty() ? 3 : static_cast<int>(std::min<int64_t>(sizes[1], INT16_MAX)), l.stages);
+  TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
+  const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
+  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.columns() * 2, static_cast<int>(8 / matrices), width * 2);
+  void* arguments[] = {&l, &map};
+  cuda().launch(program_of(of, edge, true), "token_linear_boxes", stream, blocks, 160, arguments, l.stages * (box_bytes + 16) + input_bytes + 32, start_of(edge));
+  return out;
+}
+
+at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optional bias, Optional norm, double eps, bool offset, c10::string_view epilogue,
+                        Optional residual, Optional late, Optional late_norm, Optional sum, c10::string_view edge, at::IntArrayRef sizes) {
+  const Inputs of{input, weight, bias, norm, eps, offset, epilogue_of({epilogue.data(), epilogue.size()}), residual, late, late_norm, sum};
+  of.check();
+  if (weight.is_cuda()) return by_kernel(of, {edge.data(), edge.size()}, sizes);
+  return by_operators(of);
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  // Registered for every backend, because the function chooses between the kernels and LibTorch's
+  // operators.
+  library.def(
+      "token_linear(Tensor input, Tensor weight, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, str epilogue=\"\", "
+      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[]) -> Tensor",
+      TORCH_FN(token_linear));
+}
+
+}  // namespace
+}  // namespace ct

@@ -1,0 +1,318 @@
+// The CUDA text of products with one row: token_linear.cc compiles and launches it.
+//
+// A product of one row reads each weight once, so the memory's speed bounds it. A warp computes two
+// outputs at a time, a pair. Two forms do so:
+//
+//   token_linear_direct   each warp loads its weights into registers
+//   token_linear_boxes    one thread of a block copies boxes of weights into a ring in shared
+//                         memory, and four warps compute: token_boxes_cuda.h
+//
+// Both ask for weights before their wait: Note [Programmatic edges]. Then each block makes the
+// input of the product in shared memory. It is the same in all blocks.
+//
+// The text is compiled for one set of these macros:
+//
+//   DTYPE     BFloat16 or Half: the dtype of the weights, and of the input of the product
+//   INPUT     the dtype of `input`: DTYPE or Float
+//   COLUMNS   the elements of a row, a multiple of 8
+//   NORM      1: the input goes through an RMS norm first
+//   LATE      1: the normed `late` is added to the input before that, and the sum is written
+//   OFFSET    what is added to the weights of both norms: 0 or 1
+//   EPILOGUE  what becomes of the products a and b of a pair, which are those of adjacent rows,
+//             or in 3 and 4 those of row i and row i + rows / 2:
+//               0  a and b in DTYPE
+//               1  a and b in float32
+//               2  a and b are added to the residual, in float32
+//               3  silu(a) * b in DTYPE
+//               4  gelu(a) * b in DTYPE, with tanh
+//   EDGE      see edges.h
+#pragma once
+
+namespace ct {
+
+inline constexpr char kTokenLinearText[] = R"cuda(
+using Raw = DTYPE::Raw;
+using Eight = Vector<DTYPE, 8>;
+using EightFloats = Vector<Float, 8>;
+struct alignas(64) Map { unsigned char opaque[128]; };
+
+struct Linear {
+  const void* input;
+  const Raw* weight;
+  const Raw* bias;        // or NULL
+  const float* norm;
+  const float* late;
+  const float* late_norm;
+  float* sum;             // of the input and the normed late
+  const float* residual;
+  void* out;
+  float eps;
+  int rows;
+  int stages;             // of the ring
+  int window;             // boxes that are on their way at the same time
+};
+
+constexpr bool kTwoMatrices = EPILOGUE >= 3;
+constexpr int kBoxes = (COLUMNS + 1023) / 1024;  // in a row
+constexpr int kPadded = kBoxes * 1024;  // columns of the input in shared memory: the last are zeros
+
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, distance);
+  return v;
+}
+
+template <int kThreads>
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
+// Returns the sum of v over all threads. `room` has space for one float of each warp.
+template <int kThreads>
+__device__ __forceinline__ float sum_of_block(float v, float* room) {
+  v = sum_of_warp(v);
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = v;
+  meet<kThreads>();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kThreads / 32; ++i) sum += room[i];
+  return sum;
+}
+
+__device__ __forceinline__ void load_floats(float (&to)[8], const float* from) {
+  const float4 a = __ldcg(reinterpret_cast<const float4*>(from)), b = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+  to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+}
+
+// The weights of the norms, for the columns of one thread. No kernel writes them, so they are
+// loaded before the wait.
+template <int kThreads>
+struct Norms {
+  static constexpr int kSteps = (COLUMNS / 8 + kThreads - 1) / kThreads;
+  static constexpr bool kAhead = kSteps <= 4;  // more need too many registers
+  float norm[NORM && kAhead ? kSteps : 1][8], late[LATE && kAhead ? kSteps : 1][8];
+
+  __device__ __forceinline__ void load(const Linear& l) {
+    if constexpr (kAhead) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int at = (i * kThreads + threadIdx.x) * 8;
+        if (at >= COLUMNS) continue;
+        if constexpr (NORM) load_floats(norm[i], l.norm + at);
+        if constexpr (LATE) load_floats(late[i], l.late_norm + at);
+      }
+    }
+  }
+};
+
+// Writes the input of the product into x [kPadded], in shared memory. `room` has 2 * kThreads / 32
+// floats.
+template <int kThreads>
+__device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads>& norms, Raw* x, float* room) {
+  constexpr int kSteps = Norms<kThreads>::kSteps;
+  const int thread = threadIdx.x;
+  if (kPadded > COLUMNS) {
+    for (int at = COLUMNS + thread * 8; at < kPadded; at += kThreads * 8) *reinterpret_cast<uint4*>(x + at) = make_uint4(0, 0, 0, 0);
+  }
+  if constexpr (sizeof(INPUT::Raw) == 2) {
+    constexpr int kTogether = kSteps < 8 ? kSteps : 8;
+#pragma unroll
+    for (int from = 0; from < kSteps; from += kTogether) {
+      uint4 some[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int at = (from + i) * kThreads + thread;
+        if (from + i < kSteps && at < COLUMNS / 8) some[i] = __ldcg(static_cast<const uint4*>(l.input) + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int at = (from + i) * kThreads + thread;
+        if (from + i < kSteps && at < COLUMNS / 8) reinterpret_cast<uint4*>(x)[at] = some[i];
+      }
+    }
+  } else {
+    float v[kSteps][8];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int at = (i * kThreads + thread) * 8;
+      if (at < COLUMNS) load_floats(v[i], static_cast<const float*>(l.input) + at);
+    }
+    if constexpr (LATE) {
+      float late[kSteps][8], squares = 0;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int at = (i * kThreads + thread) * 8;
+        if (at >= COLUMNS) continue;
+        load_floats(late[i], l.late + at);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) squares = fmaf(late[i][k], late[i][k], squares);
+      }
+      const float scale = rsqrtf(sum_of_block<kThreads>(squares, room) / COLUMNS + l.eps);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int at = (i * kThreads + thread) * 8;
+        if (at >= COLUMNS) continue;
+        float w[8];
+        if constexpr (Norms<kThreads>::kAhead) {
+#pragma unroll
+          for (int k = 0; k < 8; ++k) w[k] = norms.late[i][k];
+        } else {
+          load_floats(w, l.late_norm + at);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[i][k] = fmaf(late[i][k] * scale, w[k] + OFFSET, v[i][k]);
+        if (blockIdx.x == 0) {
+          *reinterpret_cast<float4*>(l.sum + at) = make_float4(v[i][0], v[i][1], v[i][2], v[i][3]);
+          *reinterpret_cast<float4*>(l.sum + at + 4) = make_float4(v[i][4], v[i][5], v[i][6], v[i][7]);
+        }
+      }
+    }
+    float scale = 1;
+    if constexpr (NORM) {
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        if ((i * kThreads + thread) * 8 >= COLUMNS) continue;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) squares = fmaf(v[i][k], v[i][k], squares);
+      }
+      scale = rsqrtf(sum_of_block<kThreads>(squares, room + kThreads / 32) / COLUMNS + l.eps);
+    }
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int at = (i * kThreads + thread) * 8;
+      if (at >= COLUMNS) continue;
+      if constexpr (NORM) {
+        float w[8];
+        if constexpr (Norms<kThreads>::kAhead) {
+#pragma unroll
+          for (int k = 0; k < 8; ++k) w[k] = norms.norm[i][k];
+        } else {
+          load_floats(w, l.norm + at);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[i][k] *= scale * (w[k] + OFFSET);
+      }
+      *reinterpret_cast<Eight*>(x + at) = narrow<DTYPE>(v[i]);
+    }
+  }
+  meet<kThreads>();
+}
+
+// Adds the product of eight weights and eight inputs to two sums.
+__device__ __forceinline__ void multiply(float& even, float& odd, const uint4& weights, const float (&x)[8]) {
+  float w[8];
+  widen(*reinterpret_cast<const Eight*>(&weights), w);
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    even = fmaf(w[i], x[i], even);
+    odd = fmaf(w[i + 1], x[i + 1], odd);
+  }
+}
+
+// A pair of outputs: the rows of its weights, and what its sums become.
+struct Pair {
+  int first, second;
+
+  __device__ __forceinline__ Pair(const Linear& l, int pair) : first(kTwoMatrices ? pair : 2 * pair), second(kTwoMatrices ? pair + l.rows / 2 : 2 * pair + 1) {}
+
+  // Returns what is added to the products. It is asked for before the sums are there.
+  __device__ __forceinline__ float2 addends(const Linear& l) const {
+    float2 add = make_float2(0, 0);
+    if (EPILOGUE == 2) add = make_float2(__ldcg(l.residual + first), second < l.rows ? __ldcg(l.residual + second) : 0);
+    if (l.bias != nullptr) {
+      add.x += DTYPE::widen(l.bias[first]);
+      if (second < l.rows) add.y += DTYPE::widen(l.bias[second]);
+    }
+    return add;
+  }
+
+  __device__ __forceinline__ void write(const Linear& l, float a, float b, float2 add) const {
+    a += add.x, b += add.y;
+    if constexpr (EPILOGUE == 3) {
+      static_cast<Raw*>(l.out)[first] = DTYPE::narrow(__fdividef(a, 1 + __expf(-a)) * b);
+    } else if constexpr (EPILOGUE == 4) {
+      const float inner = 0.7978845608f * (a + 0.044715f * a * a * a);
+      static_cast<Raw*>(l.out)[first] = DTYPE::narrow(0.5f * a * (1 + tanhf(inner)) * b);
+    } else if constexpr (EPILOGUE == 0) {
+      static_cast<Raw*>(l.out)[first] = DTYPE::narrow(a);
+      if (second < l.rows) static_cast<Raw*>(l.out)[second] = DTYPE::narrow(b);
+    } else {
+      static_cast<float*>(l.out)[first] = a;
+      if (second < l.rows) static_cast<float*>(l.out)[second] = b;
+    }
+  }
+};
+
+__device__ __forceinline__ int pairs_of(const Linear& l) { return (l.rows + 1) / 2; }
+
+// ---- weights into registers
+
+__device__ __forceinline__ uint4 load_weights(const Raw* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+  return v;
+}
+
+// The weights of one lane, in 1024 columns of a pair.
+struct Piece {
+  uint4 first[4], second[4];
+
+  __device__ __forceinline__ void load(const Linear& l, int pair, int piece) {
+    const Pair of(l, pair);
+    const Raw* const a = l.weight + static_cast<size_t>(of.first) * COLUMNS;
+    const Raw* const b = l.weight + static_cast<size_t>(of.second < l.rows ? of.second : of.first) * COLUMNS;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = piece * 1024 + i * 256 + threadIdx.x % 32 * 8;
+      first[i] = second[i] = make_uint4(0, 0, 0, 0);
+      if (COLUMNS % 1024 != 0 && at >= COLUMNS) continue;
+      first[i] = load_weights(a + at);
+      second[i] = load_weights(b + at);
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(256, 2) token_linear_direct(const Linear l) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  Raw* const x = reinterpret_cast<Raw*>(shared);
+  float* const room = reinterpret_cast<float*>(x + kPadded);
+  begin();
+  const int lane = threadIdx.x % 32, warps = gridDim.x * 8, pairs = pairs_of(l);
+  int pair = blockIdx.x + threadIdx.x / 32 * gridDim.x, piece = 0;
+  Piece next;
+  if (pair < pairs) next.load(l, pair, 0);
+  Norms<256> norms;
+  norms.load(l);
+  wait();
+  make_input<256>(l, norms, x, room);
+  float a[2] = {0, 0}, b[2] = {0, 0};
+  float2 add = make_float2(0, 0);
+  while (pair < pairs) {
+    const Piece now = next;
+    const int of = pair, from = piece * 1024;
+    if (piece == 0) {
+      a[0] = a[1] = b[0] = b[1] = 0;
+      if (lane == 0) add = Pair(l, of).addends(l);
+    }
+    if (++piece == kBoxes) {
+      piece = 0;
+      pair += warps;
+    }
+    if (pair < pairs) next.load(l, pair, piece);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float v[8];
+      widen(*reinterpret_cast<const Eight*>(x + from + i * 256 + lane * 8), v);
+      multiply(a[0], a[1], now.first[i], v);
+      multiply(b[0], b[1], now.second[i], v);
+    }
+    if (piece == 0) {
+      const float first = sum_of_warp(a[0] + a[1]), second = sum_of_warp(b[0] + b[1]);
+      if (lane == 0) Pair(l, of).write(l, first, second, add);
+    }
+  }
+}
+)cuda";
+
+}  // namespace ct
