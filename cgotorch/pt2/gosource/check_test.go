@@ -165,7 +165,7 @@ func TestGenerate_Guards(t *testing.T) {
 			switch {
 			case got.Refused != p.Calls[i].Refused || got.Error != "" && !got.Refused:
 				t.Errorf("%s: call %d of the source: refused %v (%s), and PyTorch %v", p.Name, i, got.Refused, got.Error, p.Calls[i].Refused)
-			case !got.Refused && !sameResults(t, got.Result, want):
+			case !got.Refused && !sameResults(t, &p, got.Result, want):
 				t.Errorf("%s: call %d of the source returns %s, want %s", p.Name, i, got.Result, want)
 			}
 		}
@@ -173,7 +173,7 @@ func TestGenerate_Guards(t *testing.T) {
 }
 
 // sameResults compares results as texts of JSON, whose values may be spelled in different ways.
-func sameResults(t *testing.T, a, b []byte) bool {
+func sameResults(t *testing.T, p *pt2test.Guarded, a, b []byte) bool {
 	type result struct {
 		Shape  []int64
 		Values []string
@@ -186,7 +186,7 @@ func sameResults(t *testing.T, a, b []byte) bool {
 	return slices.EqualFunc(got, want, func(a, b result) bool {
 		return a.Int == b.Int && slices.Equal(a.Shape, b.Shape) && slices.EqualFunc(a.Values, b.Values, func(v, w string) bool {
 			g, err := strconv.ParseFloat(v, 64)
-			return err == nil && pt2test.Near(float32(g), w, true)
+			return err == nil && p.Near(float32(g), w, true)
 		})
 	})
 }
