@@ -188,7 +188,10 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
   const int room = (chip.shared_memory - input_bytes - 64) / (box_bytes + 16);
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [], [0] or [stages, window]");
   l.stages = std::min({sizes.empty() ? 10 : static_cast<int>(std::min<int64_t>(sizes[0], INT16_MAX)), copies, room});
-  l.window = std::min(sizes.empty() ? 3 : static_cast<int>(std::min<int64_t>(sizes[1], INT16_MAX)), l.stages);
+  // Where a block copies few boxes, the loads of its input count for more than the boxes that they
+  // wait behind.
+  const int window = copies <= 8 ? 2 : 3;
+  l.window = std::min(sizes.empty() ? window : static_cast<int>(std::min<int64_t>(sizes[1], INT16_MAX)), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
   CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.columns() * 2, static_cast<int>(8 / matrices), width * 2);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "2b1344f7bc747beabc408193c04f5f38fc3a863f3371526408e705fc579bc69c"
+const Source = "dac76c781a03a7a11bd7fefa23d41d997341a5364c7f751f0f09ed8aca5ee176"
