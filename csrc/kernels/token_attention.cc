@@ -185,8 +185,10 @@ struct Layout {
   int blocks_beside;  // that a multiprocessor has room for
 };
 
-Layout layout_of(const CudaChip& chip, int64_t head, int64_t group) {
-  Layout made{chip.capability >= 90 ? 8 : 1, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads) {
+  // About one block on each multiprocessor leaves room for the blocks of the next kernel.
+  const int cluster = key_heads < 32 ? 8 : key_heads < 64 ? 4 : 2;
+  Layout made{chip.capability >= 90 ? cluster : 1, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
   const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 96 * group + 256;  // in static shared memory, at most
   // Two blocks beside each other hide each other's waits. Too few stages hide none of the memory's.
   for (made.blocks_beside = 2; made.blocks_beside > 0; --made.blocks_beside) {
@@ -230,7 +232,7 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
   TORCH_CHECK(blocks * kPage < INT32_MAX && of.memory.size(1) < INT32_MAX / 2 && of.qkv.numel() < INT32_MAX, kOperator, ": the table ", of.table.sizes(),
               ", the cache ", of.memory.sizes(), " or qkv ", of.qkv.sizes(), " is too large");
   const Edge edge = edge_of(kOperator, edge_name, device);
-  const Layout layout = layout_of(chip, head, group);
+  const Layout layout = layout_of(chip, head, group, key_heads);
   TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
 
   // Another cluster of a key head costs a merge. So each has some work: 2048 keys of 128 elements.

@@ -24,7 +24,7 @@
 //   HEAD     elements of a head, a multiple of 16 up to 256
 //   GROUP    query heads of a key head, 1 to 8
 //   STAGES   of a warp's ring
-//   CLUSTER  blocks of a cluster: 8, or 1 below compute capability 9.0
+//   CLUSTER  blocks of a cluster: 8, 4 or 2, or 1 below compute capability 9.0
 //   NORM     0: no norm of queries and keys, 1: one of each head, 2: one of all heads together
 //   CAP      1: scores go through cap * tanh(score / cap)
 //   SINKS    1: each head has a score that takes weight and has no value

@@ -39,7 +39,8 @@ struct Place {
 };
 
 constexpr int kWarps = 4;  // that compute
-constexpr int kWidth = ((COLUMNS + kBoxes - 1) / kBoxes + 7) / 8 * 8, kBoxBytes = kWidth * 2 * 8;
+// Whole lines of 128 bytes are copied faster. What is behind the last column becomes zeros.
+constexpr int kWidth = ((COLUMNS + kBoxes - 1) / kBoxes + 63) / 64 * 64, kBoxBytes = kWidth * 2 * 8;
 
 // Copies the boxes of a block's groups, in order. One thread runs it.
 __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, unsigned ring, unsigned full, unsigned empty) {

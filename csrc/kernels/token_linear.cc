@@ -183,7 +183,7 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
     return out;
   }
   // A block gets as many boxes as it copies, but not more than there is room for.
-  const int width = static_cast<int>((of.columns() + in_row - 1) / in_row + 7) / 8 * 8, box_bytes = width * 16, groups = (pairs + 3) / 4;
+  const int width = static_cast<int>((of.columns() + in_row - 1) / in_row + 63) / 64 * 64, box_bytes = width * 16, groups = (pairs + 3) / 4;
   const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * in_row;
   const int room = (chip.shared_memory - input_bytes - 64) / (box_bytes + 16);
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [], [0] or [stages, window]");

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "dac76c781a03a7a11bd7fefa23d41d997341a5364c7f751f0f09ed8aca5ee176"
+const Source = "3a8a3c397d5fa1c80657a7de8177bd7071c3a50f3a2e538a2752229be5beaab1"
