@@ -1,10 +1,12 @@
 package cgotorch_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/streamtorch/streamtorch/cgotorch"
@@ -272,4 +274,46 @@ func TestTokenLikeliest(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The stream checker sees what the kernels of a token write: pages, the stream and the token.
+func TestTokenKernels_CheckStreams(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	d := torchtest.Device()
+	for name, write := range map[string]func(x *Exec, to *Tensor){
+		"token_attention": func(x *Exec, memory *Tensor) {
+			x.Call1("streamtorch::token_attention", x.Ones(Float32, 1, 96), nil, nil, 1e-6, false, x.Ones(Float32, 1, 1, 32), x.Ones(Float32, 1, 1, 32),
+				x.Zeros(Int64, 1), memory, x.Zeros(Int64, 2, 1), x.Full(Int64, -1, 1), nil, 1, 0, 1.0, 0.0, x.Zeros(Int32, 8), "early")
+		},
+		"token_linear": func(x *Exec, sum *Tensor) {
+			in, norm := x.Ones(Float32, 1, 1024), x.Ones(Float32, 1024)
+			x.Call1("streamtorch::token_linear", in, x.Ones(BFloat16, 8, 1024), nil, norm, 1e-6, false, "", nil, x.Ones(Float32, 1024), norm, x.View(sum, -1), "early")
+		},
+		"token_likeliest": func(x *Exec, result *Tensor) {
+			x.Call("streamtorch::token_likeliest", x.Ones(Float32, 1, 9), x.Zeros(Int64, 1), x.Zeros(Int64, 1), x.View(result, -1), "early")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stop, err := CheckStreams(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "token_likeliest": Float64}[name]
+			var written *Tensor
+			torchtest.Do(t, d, func(x *Exec) { written = x.Keep(x.Zeros(dtype, 2, 1, 16, 32)) })
+			defer written.Close()
+			a, b := twoStreams(t, d)
+			err = a.Do(func(x *Exec) error {
+				write(x.NoGrad(), written)
+				y := x.On(b).NoGrad()
+				y.Sum(written) // nothing makes b wait for a
+				return nil
+			})
+			var r *StreamRace
+			if !errors.As(err, &r) || !strings.Contains(r.Earlier.Op, name) {
+				t.Errorf("got %v, want a race with %s", err, name)
+			}
+		})
+	}
 }

@@ -272,13 +272,14 @@ at::Tensor token_attention(const at::Tensor& qkv, Optional query_norm, Optional 
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  // Registered for every backend, because the function chooses between the kernel and LibTorch's
-  // operators.
   library.def(
       "token_attention(Tensor qkv, Tensor? query_norm, Tensor? key_norm, float eps, bool offset, Tensor cos, Tensor sin, Tensor position, "
-      "Tensor(a!) memory, Tensor table, Tensor before, Tensor? sinks, int heads, int window, float scale, float cap, Tensor(b!) arrived, str edge) -> Tensor",
-      TORCH_FN(token_attention));
+      "Tensor(a!) memory, Tensor table, Tensor before, Tensor? sinks, int heads, int window, float scale, float cap, Tensor(b!) arrived, str edge) -> Tensor");
 }
+
+// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
+// operator is no composite, so the stream checker sees what it reads and writes.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_attention", TORCH_FN(token_attention)); }
 
 }  // namespace
 }  // namespace ct

@@ -125,11 +125,12 @@ std::vector<at::Tensor> token_embedding(const at::Tensor& table, const at::Tenso
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  // Registered for every backend, because the function chooses between the kernel and LibTorch's
-  // operators.
-  library.def("token_embedding(Tensor table, Tensor token, Tensor position, Tensor[] frequencies, float[] scales, float factor) -> Tensor[]",
-              TORCH_FN(token_embedding));
+  library.def("token_embedding(Tensor table, Tensor token, Tensor position, Tensor[] frequencies, float[] scales, float factor) -> Tensor[]");
 }
+
+// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
+// operator is no composite, so the stream checker sees what it reads and writes.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_embedding", TORCH_FN(token_embedding)); }
 
 }  // namespace
 }  // namespace ct

@@ -141,10 +141,12 @@ void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& po
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  // Registered for every backend, because the function chooses between the kernel and LibTorch's
-  // operators.
-  library.def("token_likeliest(Tensor logits, Tensor(a!) token, Tensor(b!) position, Tensor(c!) result, str edge=\"full\") -> ()", TORCH_FN(token_likeliest));
+  library.def("token_likeliest(Tensor logits, Tensor(a!) token, Tensor(b!) position, Tensor(c!) result, str edge=\"full\") -> ()");
 }
+
+// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
+// operator is no composite, so the stream checker sees what it reads and writes.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_likeliest", TORCH_FN(token_likeliest)); }
 
 }  // namespace
 }  // namespace ct

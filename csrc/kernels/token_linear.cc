@@ -209,13 +209,14 @@ at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optio
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  // Registered for every backend, because the function chooses between the kernels and LibTorch's
-  // operators.
   library.def(
       "token_linear(Tensor input, Tensor weight, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, str epilogue=\"\", "
-      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[]) -> Tensor",
-      TORCH_FN(token_linear));
+      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[]) -> Tensor");
 }
+
+// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
+// operator is no composite, so the stream checker sees what it reads and writes.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_linear", TORCH_FN(token_linear)); }
 
 }  // namespace
 }  // namespace ct

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "3a8a3c397d5fa1c80657a7de8177bd7071c3a50f3a2e538a2752229be5beaab1"
+const Source = "38ccfd817b78b1e8c8ff40be4b0653597017ab3ebf38ba1192731d62dd22d79a"
