@@ -276,6 +276,21 @@ func TestTokenLikeliest(t *testing.T) {
 	})
 }
 
+// Logits that have no probabilities get NaN, and not a likely token in silence.
+func TestTokenLikeliest_NotFinite(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+		for _, logits := range [][]float32{{nan}, {inf}, {-inf}, {1, nan, 2}, {-inf, nan, -inf}, {1, inf, 2}, {inf, inf}, {-inf, -inf}} {
+			result := x.Zeros(Float64, 4)
+			x.Call("streamtorch::token_likeliest", FromSlice(x, logits, 1, int64(len(logits))), x.Zeros(Int64, 1), x.Zeros(Int64, 1), result, "full")
+			if got := ToSlice[float64](x, result); !math.IsNaN(got[1]) {
+				t.Errorf("%v: the log probability is %v, want NaN", logits, got[1])
+			}
+		}
+	})
+}
+
 // The stream checker sees what the kernels of a token write: pages, the stream and the token.
 func TestTokenKernels_CheckStreams(t *testing.T) {
 	torchtest.CheckLeaks(t)

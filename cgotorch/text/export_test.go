@@ -31,14 +31,13 @@ func (c *Conversation) StepUnderNoWaits(o GenerateOptions) error {
 }
 
 // Edge makes the kernels of a token follow each other by an edge, on the CPU too. "" turns them
-// off. It returns the edge that they had.
-func (m *Model) Edge(name string) (had string) {
-	had, m.d.edge = m.d.edge, name
+// off.
+func (m *Model) Edge(name string) {
+	m.d.edge = name
 	for _, all := range []map[features]*cgotorch.Captured{m.lane.steps, m.lane.samples} {
 		for f, step := range all {
 			cgotorch.Check(step.Close())
 			delete(all, f)
 		}
 	}
-	return had
 }

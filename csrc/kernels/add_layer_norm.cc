@@ -49,8 +49,6 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kMostChannels = 8192;
 
-const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
-
 // How the kernels divide a matrix: see add_layer_norm_cuda.h.
 struct Division {
   int channels, row_threads, threads, blocks;

@@ -106,8 +106,6 @@ bool is_fused(const at::Tensor& input, Optional shift, Optional scale, Optional 
   return !needs_gradient({input, shift, scale, bias, addend});
 }
 
-const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
-
 at::Tensor affine(const at::Tensor& input, Optional shift, Optional scale, Optional bias, Optional addend, c10::string_view activation, bool last,
                   bool reuse) {
   const int64_t channels = input.size(last ? -1 : 1);

@@ -16,6 +16,9 @@ using Optional = const std::optional<at::Tensor>&;
 
 inline bool is_defined(Optional t) { return t && t->defined(); }
 
+// Returns the address of the elements, as a kernel gets it: NULL without a tensor.
+inline const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
+
 // Returns whether one of the tensors needs a gradient in the current grad mode.
 inline bool needs_gradient(std::initializer_list<std::optional<at::Tensor>> tensors) {
   return c10::GradMode::is_enabled() && std::any_of(tensors.begin(), tensors.end(), [](Optional t) { return is_defined(t) && t->requires_grad(); });

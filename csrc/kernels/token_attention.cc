@@ -206,19 +206,15 @@ const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge)
   const std::tuple key(dtype, of.head(), group, layout.stages, layout.cluster, static_cast<int>(of.norm()), of.cap > 0, is_defined(of.sinks),
                        static_cast<int>(edge));
   return variant_of(key, [&] {
-    const auto macro = [](const char* name, const std::string& value) { return std::string("#define ") + name + " " + value + "\n"; };
     Variant made{"attention of a token by groups of " + std::to_string(group) + " heads of " + std::to_string(of.head()) + " " + float_name(dtype),
-                 "\n" + macro("DTYPE", float_name(dtype)) + macro("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") +
-                     macro("HEAD", std::to_string(of.head())) + macro("GROUP", std::to_string(group)) + macro("STAGES", std::to_string(layout.stages)) +
-                     macro("CLUSTER", std::to_string(layout.cluster)) + macro("NORM", std::to_string(of.norm())) + macro("CAP", of.cap > 0 ? "1" : "0") +
-                     macro("SINKS", is_defined(of.sinks) ? "1" : "0") + macro("EDGE", std::to_string(edge)) + kEdgesText,
+                 "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("HEAD", of.head()) +
+                     define("GROUP", group) + define("STAGES", layout.stages) + define("CLUSTER", layout.cluster) + define("NORM", of.norm()) +
+                     define("CAP", of.cap > 0) + define("SINKS", is_defined(of.sinks)) + define("EDGE", edge) + kEdgesText,
                  std::string(kTokenHeadsText) + kTokenAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });
 }
-
-const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
 
 at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
   const at::ScalarType dtype = of.memory.scalar_type();

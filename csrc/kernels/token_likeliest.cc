@@ -103,13 +103,14 @@ extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* 
   *token = best.token;
   *position += 1;
   result[0] = best.token;
-  result[1] = best.sum == 0 ? __int_as_float(0x7FC00000) : -logf(best.sum);
+  // Logits of which the largest is NaN, +Inf or -Inf have no probabilities.
+  result[1] = best.logit - best.logit == 0 ? -logf(best.sum) : __int_as_float(0x7FC00000);
 }
 )cuda";
 
 const CudaProgram& program_of(Edge edge, unsigned blocks) {
   return variant_of(std::tuple(static_cast<int>(edge), blocks), [&] {
-    return Variant{"the likeliest token", "\n#define EDGE " + std::to_string(edge) + "\n#define BLOCKS " + std::to_string(blocks) + "\n" + kEdgesText, kSource,
+    return Variant{"the likeliest token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + kEdgesText, kSource,
                    /*fused_multiply_add=*/true};
   });
 }

@@ -145,19 +145,16 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, bool boxes) {
   const at::ScalarType dtype = of.weight.scalar_type(), input = of.input.scalar_type();
   const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), boxes);
   return variant_of(key, [&] {
-    const auto macro = [](const char* name, const std::string& value) { return std::string("#define ") + name + " " + value + "\n"; };
     Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
-                 "\n" + macro("DTYPE", float_name(dtype)) + macro("INPUT", float_name(input)) + macro("COLUMNS", std::to_string(of.columns())) +
-                     macro("NORM", is_defined(of.norm) ? "1" : "0") + macro("LATE", is_defined(of.late) ? "1" : "0") + macro("OFFSET", of.offset ? "1" : "0") +
-                     macro("EPILOGUE", std::to_string(of.epilogue)) + macro("EDGE", std::to_string(edge)) + kEdgesText,
+                 "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
+                     define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
+                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};
     if (boxes) made.source += kTokenBoxesText;
     made.most_shared_memory = true;
     return made;
   });
 }
-
-const void* read(Optional t) { return is_defined(t) ? t->const_data_ptr() : nullptr; }
 
 at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayRef sizes) {
   const at::ScalarType dtype = of.weight.scalar_type();

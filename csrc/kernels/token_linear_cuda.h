@@ -33,7 +33,6 @@ namespace ct {
 inline constexpr char kTokenLinearText[] = R"cuda(
 using Raw = DTYPE::Raw;
 using Eight = Vector<DTYPE, 8>;
-using EightFloats = Vector<Float, 8>;
 struct alignas(64) Map { unsigned char opaque[128]; };
 
 struct Linear {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -40,6 +41,10 @@ const CudaProgram& variant_of(const Key& key, const Make& make) {
                   made.text.most_shared_memory};
   return made.program;
 }
+
+// Returns the line of a text that defines a macro.
+inline std::string define(const char* macro, const std::string& value) { return std::string("#define ") + macro + " " + value + "\n"; }
+inline std::string define(const char* macro, int64_t value) { return define(macro, std::to_string(value)); }
 
 // Returns the name that floats.h has for the dtype: float32, float16 or bfloat16.
 inline std::string float_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "BFloat16" : dtype == at::kHalf ? "Half" : "Float"; }

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "38ccfd817b78b1e8c8ff40be4b0653597017ab3ebf38ba1192731d62dd22d79a"
+const Source = "0e9690c6f0b6684f2552404c3299379e77bd21fcebda1591e5ad4ea25f7f6fb9"
