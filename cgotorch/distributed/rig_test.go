@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -33,12 +34,16 @@ func TestMain(m *testing.M) {
 // join each other.
 var ports sync.Map
 
-// freePort returns a port on which nothing listens, another one at each call.
+// freePort returns a port on which nothing listens, another one at each call. It is below those
+// that the kernel gives to other programs' connections.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for {
-		l := cgotorch.Must(net.Listen("tcp", "127.0.0.1:0"))
-		port := l.Addr().(*net.TCPAddr).Port
+		port := 10000 + rand.IntN(20000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
 		l.Close()
 		if _, used := ports.LoadOrStore(port, true); !used {
 			return port

@@ -93,9 +93,8 @@ func isFrog(a *inference.ModelInferResponse) bool {
 }
 
 func TestGRPC_Methods(t *testing.T) {
-	f := flags{grpc: free(t)}
-	s := start(t, f)
-	c, ctx := dial(t, f.grpc), within(t, 20*time.Second)
+	s := start(t, flags{})
+	c, ctx := dial(t, s.grpc), within(t, 20*time.Second)
 
 	a, err := c.ModelInfer(ctx, imageRequest(frog(t)))
 	if err != nil || !isFrog(a) || a.Id != "7" || a.ModelName != "cifar10" || a.ModelVersion != "1" || a.Outputs[0].Datatype != "BYTES" || fmt.Sprint(a.Outputs[0].Shape) != "[1 1]" {
@@ -180,9 +179,8 @@ func TestGRPC_Methods(t *testing.T) {
 }
 
 func TestGRPC_Refused(t *testing.T) {
-	f := flags{grpc: free(t)}
-	start(t, f)
-	c, ctx := dial(t, f.grpc), within(t, 20*time.Second)
+	s := start(t, flags{})
+	c, ctx := dial(t, s.grpc), within(t, 20*time.Second)
 	image := frog(t)
 	for name, r := range map[string]struct {
 		change func(r *inferRequest)
@@ -286,9 +284,8 @@ func TestGRPC_Token(t *testing.T) {
 	const token = "0123456789abcdef"
 	must.Do(t, os.WriteFile(path, []byte(token), 0o600))
 	cert, key := certificate(t)
-	f := flags{grpc: free(t), token: path, cert: cert, key: key}
-	start(t, f)
-	c := dial(t, f.grpc, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}))) // the certificate is the test's own
+	s := start(t, flags{token: path, cert: cert, key: key})
+	c := dial(t, s.grpc, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}))) // the certificate is the test's own
 	ctx := within(t, 20*time.Second)
 	for given, code := range map[string]codes.Code{"": codes.Unauthenticated, "Bearer 0123456789abcdeg": codes.Unauthenticated, "Bearer " + token: codes.OK} {
 		a, err := c.ModelInfer(withToken(ctx, given), imageRequest(frog(t)))
@@ -319,19 +316,18 @@ func begin(t *testing.T, ctx context.Context, c client) grpc.ClientStream {
 }
 
 func TestGRPC_PerClient(t *testing.T) {
-	f := flags{grpc: free(t), perClient: 2}
-	start(t, f)
+	s := start(t, flags{perClient: 2})
 	ctx := within(t, 20*time.Second)
 	slow, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for range 2 {
-		c := dial(t, f.grpc)
+		c := dial(t, s.grpc)
 		begin(t, slow, c)
 		if _, err := c.ServerLive(ctx, &inference.ServerLiveRequest{}); err != nil { // the server has the call that came before
 			t.Fatal(err)
 		}
 	}
-	other := dial(t, f.grpc)
+	other := dial(t, s.grpc)
 	_, err := other.ModelInfer(ctx, imageRequest(frog(t)))
 	wantCode(t, "a third call of one address", err, codes.ResourceExhausted, "-per-client")
 	if _, err := other.ServerReady(ctx, &inference.ServerReadyRequest{}); err != nil {
@@ -348,10 +344,9 @@ func TestGRPC_PerClient(t *testing.T) {
 
 // A stop answers the calls that have begun.
 func TestGRPC_Drains(t *testing.T) {
-	f := flags{grpc: free(t)}
-	s := start(t, f)
+	s := start(t, flags{})
 	ctx := within(t, 20*time.Second)
-	c := dial(t, f.grpc)
+	c := dial(t, s.grpc)
 	stream := begin(t, ctx, c)
 	if _, err := c.ServerLive(ctx, &inference.ServerLiveRequest{}); err != nil { // the server has the call that came before
 		t.Fatal(err)
@@ -359,7 +354,7 @@ func TestGRPC_Drains(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
 	for began := time.Now(); time.Since(began) < 4*time.Second; time.Sleep(5 * time.Millisecond) {
-		other, err := net.Dial("tcp", f.grpc)
+		other, err := net.Dial("tcp", s.grpc)
 		if err != nil {
 			break // new connections are refused
 		}

@@ -96,33 +96,27 @@ func main() {
 
 // run serves until ctx ends or the device is lost.
 func run(ctx context.Context, f flags) error {
-	token, err := readToken(f.token)
+	s, err := open(f) // before the models, so that a taken port is told at once
 	if err != nil {
-		return err
-	}
-	device, err := cgotorch.ParseDevice(f.device)
-	if err == nil {
-		err = device.Synchronize() // fails if the device is not there
-	}
-	if err != nil {
-		return fmt.Errorf("-device %s: %w", f.device, err)
-	}
-	tell := func(format string, args ...any) { slog.Info(fmt.Sprintf(format, args...)) }
-	models := serve.NewRepository(serve.RepositoryOptions{Memory: int64(f.memory * (1 << 30)), Log: func(text string) { tell("%s", text) }})
-	defer models.Close()
-	o := &opener{device: device, batchSizes: powersTo(f.batch), queue: f.queue, maxPixels: f.maxPixels, compiled: f.compiled, log: tell}
-
-	m := newMetrics(models, device)
-	options := oip.Options{MaxBody: f.maxBody << 20, Observe: m.observe}
-	g := guard{token: token, most: f.perClient, timeout: f.timeout, clients: map[string]int{}}
-	admin := options
-	admin.Control = true
-	s := servers{g: &g, f: f}
-	if err := s.open(); err != nil { // before the models, so that a taken port is told at once
 		return err
 	}
 	defer s.close()
-	rpc := newGRPC(models, options, s.grpcOptions()...)
+	return s.run(ctx)
+}
+
+func (s *servers) run(ctx context.Context) error {
+	f := s.f
+	tell := func(format string, args ...any) { slog.Info(fmt.Sprintf(format, args...)) }
+	models := serve.NewRepository(serve.RepositoryOptions{Memory: int64(f.memory * (1 << 30)), Log: func(text string) { tell("%s", text) }})
+	defer models.Close()
+	o := &opener{device: s.device, batchSizes: powersTo(f.batch), queue: f.queue, maxPixels: f.maxPixels, compiled: f.compiled, log: tell}
+
+	m := newMetrics(models, s.device)
+	options := oip.Options{MaxBody: f.maxBody << 20, Observe: m.observe}
+	g := &guard{token: s.token, most: f.perClient, timeout: f.timeout, clients: map[string]int{}}
+	admin := options
+	admin.Control = true
+	rpc := newGRPC(models, options, s.grpcOptions(g)...)
 	main, side := http.NewServeMux(), http.NewServeMux()
 	addPage(main, models, m)
 
@@ -194,17 +188,30 @@ func (o *opener) loadCheckpoint(ctx context.Context, models *serve.Repository, p
 // servers are the server's ports.
 type servers struct {
 	f                 flags
-	g                 *guard
+	token             string
+	device            cgotorch.Device
 	http, admin, grpc net.Listener
 	tls               *tls.Config
 	main, side        *http.Server
 }
 
-func (s *servers) open() (err error) {
-	if s.f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(s.f.cert, s.f.key)
+// open finds the device of f, reads its files, and takes its ports. The caller closes them.
+func open(f flags) (*servers, error) {
+	token, err := readToken(f.token)
+	if err != nil {
+		return nil, err
+	}
+	s := &servers{f: f, token: token}
+	if s.device, err = cgotorch.ParseDevice(f.device); err == nil {
+		err = s.device.Synchronize() // fails if the device is not there
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-device %s: %w", f.device, err)
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		s.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
@@ -212,26 +219,26 @@ func (s *servers) open() (err error) {
 		to      *net.Listener
 		address string
 		http    bool
-	}{{&s.http, s.f.listen, true}, {&s.admin, s.f.admin, true}, {&s.grpc, s.f.grpc, false}} {
+	}{{&s.http, f.listen, true}, {&s.admin, f.admin, true}, {&s.grpc, f.grpc, false}} {
 		if l.address == "" {
 			continue
 		}
 		if *l.to, err = net.Listen("tcp", l.address); err != nil {
 			s.close()
-			return err
+			return nil, err
 		}
 		if s.tls != nil && l.http {
 			*l.to = tls.NewListener(*l.to, s.tls)
 		}
 	}
-	return nil
+	return s, nil
 }
 
-func (s *servers) grpcOptions() (o []grpc.ServerOption) {
+func (s *servers) grpcOptions(g *guard) (o []grpc.ServerOption) {
 	if s.tls != nil {
 		o = append(o, grpc.Creds(credentials.NewTLS(s.tls)))
 	}
-	return append(o, grpc.InTapHandle(s.g.tap), grpc.MaxConcurrentStreams(uint32(s.f.perClient)))
+	return append(o, grpc.InTapHandle(g.tap), grpc.MaxConcurrentStreams(uint32(s.f.perClient)))
 }
 
 // start begins to answer. The channel gets an error if a port fails.

@@ -40,21 +40,15 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // server is a running server of the model in the repository.
 type server struct {
-	main, admin string // addresses
-	stop        func() error
-	client      *http.Client
+	main, admin, grpc string // addresses
+	stop              func() error
+	client            *http.Client
 }
 
-func free(t *testing.T) string {
-	l := must.Get(net.Listen("tcp", "localhost:0"))(t)
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// start runs the server, and waits until it is ready.
+// start runs the server on free ports, and waits until it is ready.
 func start(t *testing.T, f flags) server {
 	t.Helper()
-	f.listen, f.admin, f.device = free(t), free(t), torchtest.Device().String()
+	f.listen, f.admin, f.grpc, f.device = "localhost:0", "localhost:0", "localhost:0", torchtest.Device().String()
 	if f.models == "" {
 		f.models = "models"
 	}
@@ -67,13 +61,18 @@ func start(t *testing.T, f flags) server {
 	f.batch, f.maxBody, f.maxPixels, f.drain = 8, 1, 1_000_000, 5*time.Second
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, f) }()
+	opened := must.Get(open(f))(t)
+	go func() {
+		defer opened.close()
+		ended <- opened.run(ctx)
+	}()
 	var once sync.Once
 	var err error
-	s := server{main: "http://" + f.listen, admin: "http://" + f.admin, client: &http.Client{Timeout: 20 * time.Second}}
+	listen, admin := opened.http.Addr().String(), opened.admin.Addr().String()
+	s := server{main: "http://" + listen, admin: "http://" + admin, grpc: opened.grpc.Addr().String(), client: &http.Client{Timeout: 20 * time.Second}}
 	s.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as clients of the protocol
 	if f.cert != "" {
-		s.main, s.admin = "https://"+f.listen, "https://"+f.admin
+		s.main, s.admin = "https://"+listen, "https://"+admin
 		s.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // the certificate is the test's own
 	}
 	s.stop = func() error {
@@ -318,8 +317,7 @@ func TestServer_SlowBody(t *testing.T) {
 
 // net/http's time for reading ends behind that of the guard: its end cancels what is computed.
 func TestServers_ReadTimeout(t *testing.T) {
-	s := servers{f: flags{listen: "localhost:0", timeout: time.Hour}}
-	must.Do(t, s.open())
+	s := must.Get(open(flags{listen: "localhost:0", device: "cpu", timeout: time.Hour}))(t)
 	failed := s.start(http.NotFoundHandler(), nil, nil)
 	if got, want := s.main.ReadTimeout, s.f.timeout+s.main.ReadHeaderTimeout; got < want {
 		t.Errorf("ReadTimeout is %v, want %v", got, want)

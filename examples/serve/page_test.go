@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -31,7 +32,9 @@ func openBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Skip("there is no chromedriver: ", err)
 	}
-	address := free(t)
+	l := must.Get(net.Listen("tcp", "localhost:0"))(t)
+	address := l.Addr().String()
+	l.Close()
 	cmd := exec.Command(driver, "--port="+address[strings.LastIndexByte(address, ':')+1:])
 	must.Do(t, cmd.Start())
 	t.Cleanup(func() {

@@ -492,10 +492,15 @@ func awaitShorter(out string, lines int) {
 	}
 }
 
+// freePort returns a port on which nothing listens. It is below those that the kernel gives to
+// other programs' connections.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	for {
+		port := strconv.Itoa(10000 + rand.Intn(20000))
+		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
 }
