@@ -31,7 +31,8 @@ import (
 
 // StreamRace is a mistake that the stream checker has found: two accesses to the same memory
 // without an order between them. At least one of the two accesses is a write. On a GPU the two
-// accesses may happen in either order, or at the same time.
+// accesses may happen in either order, or at the same time. The two may be of one stream, if a
+// kernel reads early: before it waits for the kernel before it.
 type StreamRace struct {
 	Earlier, Later Access // in the order in which the program made the two accesses
 	Memory         string // size and device of the memory, and the operator that allocated the memory
@@ -41,7 +42,7 @@ type StreamRace struct {
 // Access is one of the two accesses of a [StreamRace].
 type Access struct {
 	Op     string // the operator, such as "aten::add_"
-	Kind   string // "read", "written", "allocated" or "freed"
+	Kind   string // "read", "read early", "written", "allocated" or "freed"
 	Stream string // the text of [Stream.String]; "the host" if the program itself made the access
 	Caller string // file:line of the call in the program; "" where unknown
 	// CalledAt is the file:line at which the program calls the function that runs the Do. So the two
@@ -282,6 +283,8 @@ func advice(c *ct.Race, r *StreamRace) string {
 		return fmt.Sprintf("close the slab when %s is done: record an event behind the first (x.Record) and wait for it (Event.Synchronize or Done) before Close", first)
 	case c.Kind == ct.RaceFree:
 		return fmt.Sprintf("the memory is handed out again in the order of %s: record an event on %s behind the first (x.Record) and make %s wait for it (Wait) before the tensor is freed", second, first, second)
+	case c.Kind == ct.RaceEarly:
+		return fmt.Sprintf("the second reads this before it waits for earlier kernels of %s: call it with the edge late or full, or let another kernel begin between the two", second)
 	case second == hostName:
 		return fmt.Sprintf("the host must wait first: record an event on %s behind the first (x.Record) and wait for it (Event.Synchronize or Done)", first)
 	default:

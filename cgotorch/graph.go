@@ -65,9 +65,11 @@ func (x *Exec) Launch(g *Graph) {
 	if g.eager {
 		y := *x
 		y.c.Grad, y.c.Autocast = g.grad, g.autocast
+		ct.CheckFullEdge(x.c) //edge:graph-begins-full-edge TestCheckStreams_FindsMistakes checked
 		if err := y.inside(x.c.Stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
 			x.Fail(op, err)
 		}
+		ct.CheckFullEdge(x.c) //edge:graph-ends-full-edge TestCheckStreams_SilentWhereEarlyIsRight checked
 		return
 	}
 	if what := g.stale(); what != "" {

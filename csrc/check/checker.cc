@@ -15,6 +15,7 @@
 #include "check/checker.h"
 #include "check/clocks.h"
 #include "check/cuda_trace.h"
+#include "check/early.h"
 #include "check/schema.h"
 #include "check/thread.h"
 #include "check/values.h"
@@ -53,14 +54,14 @@
 namespace ct::checker {
 namespace {
 
-void access(const at::Tensor& tensor, bool write, const Actor& by) {
-  Checker::instance().access(tensor, write, by);
+void access(const at::Tensor& tensor, bool write, const Actor& by, const at::Tensor* through = nullptr) {
+  Checker::instance().access(tensor, write, by, through);
   note(tensor, write, by);
 }
 
 // Reports that an operator on `device` reads or writes a tensor. If the tensor lies in host
 // memory and the operator works on a CUDA device, the host makes the access.
-void touch(const at::Tensor& tensor, bool write, c10::Device device) {
+void touch(const at::Tensor& tensor, bool write, c10::Device device, const at::Tensor* through = nullptr) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
   Checker& checker = Checker::instance();
   const bool on_host = tensor.is_cpu() && (device.is_cuda() || (thread.stream != nullptr && thread.stream->device.is_cuda()));
@@ -71,7 +72,7 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   if (queue == Checker::kNone) return;
   // In backward, autograd itself tells LibTorch's allocator of the use.
   if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue, true);
-  access(tensor, write, actor(queue));
+  access(tensor, write, actor(queue), through);
 }
 
 // Reports a copy between the host and a device. If the host need not wait for the copy and the
@@ -106,9 +107,9 @@ c10::Device device_of(c10::ArrayRef<const c10::IValue> inputs) {
   return c10::Device(c10::kCPU);
 }
 
-void touch(const c10::IValue& in, bool write, c10::Device device) {
+void touch(const c10::IValue& in, bool write, c10::Device device, const at::Tensor* through) {
   if (in.isTensor()) {
-    touch(in.toTensor(), write, device);
+    touch(in.toTensor(), write, device, through);
   } else if (in.isTensorList()) {
     for (const c10::IValue& t : in.toListRef()) touch(t.toTensor(), write, device);
   } else if (in.isList()) {  // Tensor?[]
@@ -122,18 +123,22 @@ void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) 
   const size_t count = effects.arguments.size();
   if (inputs.size() < count) return;
   inputs = inputs.slice(inputs.size() - count);  // the stack may hold other values below the arguments
+  begin(effects, inputs, device_of(inputs));
   if (effects.copies && crosses(inputs[0].toTensor(), inputs[1].toTensor())) {
     touch_copy(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toBool());
     return;
   }
   const c10::Device device = device_of(inputs);
   for (size_t i = 0; i < count; ++i) {
-    if (effects.arguments[i] != Effects::none) touch(inputs[i], effects.arguments[i] == Effects::write, device);
+    if (effects.arguments[i] == Effects::none) continue;
+    const auto early = std::find_if(effects.early.begin(), effects.early.end(), [&](const Effects::Early& e) { return e.argument == i && e.through >= 0; });
+    const at::Tensor* const through = early == effects.early.end() ? nullptr : &inputs[static_cast<size_t>(early->through)].toTensor();
+    touch(inputs[i], effects.arguments[i] == Effects::write, device, through);
   }
   if (effects.condition >= 0) {
     const c10::IValue& condition = inputs[static_cast<size_t>(effects.condition)];
     if (condition.isBool() ? condition.toBool() : condition.isTensor()) {
-      for (size_t i : effects.conditional) touch(inputs[i], true, device);
+      for (size_t i : effects.conditional) touch(inputs[i], true, device, nullptr);
     }
   }
 }
@@ -146,6 +151,7 @@ bool waits_on_cpu_alone() {
 
 struct Entered final : at::ObserverContext {
   bool op = false, node = false;
+  decltype(Thread::kernel) kernel{};  // before
   std::optional<values::Before> values;  // set for an operator whose values are checked
   Queue waits_for = Checker::kNone;  // set for an operator that gives the host a value
 };
@@ -179,6 +185,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   const auto name = fn.operator_name();
   if (!name) return entered;
   entered->op = true;
+  entered->kernel = thread.kernel;
   const bool outermost = thread.ops.size() == (thread.nodes.empty() ? 0 : thread.nodes.back().ops);
   thread.ops.push_back(name->name);
   if (fn.seqNr() >= 0 && thread.nodes.empty() && thread.stream != nullptr) {
@@ -187,7 +194,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   }
   try {
     if (outermost && values::is_on()) entered->values = values::before(fn);
-    if (!is_on()) return entered;
+    if (!is_on() || thread.kernel == Thread::kOneKernel) return entered;
     const Effects& effects = known_effects(*fn.operator_schema());
     touch_all(effects, fn.inputs());
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
@@ -221,7 +228,10 @@ void leave(const at::RecordFunction& fn, at::ObserverContext* context) {
   } catch (...) {
     // No memory is left. The values of this operator are not checked.
   }
-  if (entered->op && !thread.ops.empty()) thread.ops.pop_back();
+  if (entered->op && !thread.ops.empty()) {
+    thread.ops.pop_back();
+    thread.kernel = entered->kernel;
+  }
   if (is_on()) Checker::instance().host_waits(entered->waits_for);
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
@@ -295,6 +305,10 @@ void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_o
 
 void used(const at::Tensor& tensor, const ct_stream& stream) {
   if (is_on()) Checker::instance().used(tensor, Checker::instance().queue_of(stream), false);
+}
+
+void full_edge(const ct_stream& stream) {
+  if (is_on()) Checker::instance().begins(Checker::instance().queue_of(stream));
 }
 
 Known recorded(const ct_stream& stream) {
@@ -373,6 +387,10 @@ void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site
   ct::checker::quietly([&] {
     ct::Checker::instance().access_slab(data, bytes, write != 0, {ct::Checker::kHost, "the host", site, 0, false});
   });
+}
+
+void ct_check_full_edge(ct_exec x) noexcept {
+  if (x.stream != nullptr) ct::checker::quietly([&] { ct::checker::full_edge(*x.stream); });
 }
 
 void ct_check_over(const void* data, int64_t bytes, const ct_event* event) noexcept {

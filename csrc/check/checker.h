@@ -84,6 +84,9 @@ void reads(const char* op, const at::Tensor& tensor);
 // Does what `reads` does, for a tensor that is not on the stream's device.
 void reads_elsewhere(const char* op, const at::Tensor& tensor);
 void writes(const char* op, const at::Tensor& tensor);
+// Reports that the next kernel of the stream begins behind a full edge, because a copy or the begin
+// of a graph stands before it.
+void full_edge(const ct_stream& stream);
 // Reports a read, or with `write` a write, of memory of a slab.
 void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_once);
 // Reports that LibTorch's allocator was told that the stream uses the tensor.

@@ -180,9 +180,9 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   streams_[by.queue].last = time(by.queue, by.queue);
   for (const auto& [queue, freed] : std::exchange(streams_[by.queue].freed, {})) {
     if (knows(by.queue, queue, freed->second.time)) continue;
-    report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, "allocated"}, CT_RACE_FREE);
+    report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, kAllocated}, CT_RACE_FREE);
   }
-  block.accesses.push_back({by, time(by.queue, by.queue), ++serial_, Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, "allocated"});
+  block.accesses.push_back({by, time(by.queue, by.queue), ++serial_, Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, kAllocated});
 }
 
 void Checker::dies(const void* data, const Actor& by) {
@@ -236,12 +236,19 @@ Checker::Block& Checker::block_of(const at::Tensor& tensor) {
   return block;
 }
 
-void Checker::access(const at::Tensor& tensor, bool write, const Actor& by) {
-  if (by.queue == kNone || !tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return;
-  const void* data = tensor.storage().data();
-  if (data == nullptr) return;
+bool Checker::has_memory(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && tensor.numel() != 0 && tensor.storage().data() != nullptr;
+}
+
+std::optional<std::pair<const void*, Region>> Checker::index_of(const at::Tensor* through) {
+  if (through == nullptr || !has_memory(*through)) return std::nullopt;
+  return std::pair(through->storage().data(), Region::of(*through));
+}
+
+void Checker::access(const at::Tensor& tensor, bool write, const Actor& by, const at::Tensor* through) {
+  if (by.queue == kNone || !has_memory(tensor)) return;
   const std::lock_guard lock(mutex_);
-  access(block_of(tensor), {by, 0, 0, Region::of(tensor), write, write ? "written" : "read"});
+  access(block_of(tensor), {by, 0, 0, Region::of(tensor), write, write ? "written" : "read", index_of(through)});
 }
 
 void Checker::used(const at::Tensor& tensor, Queue queue, bool by_autograd) {
@@ -324,6 +331,7 @@ void Checker::access(Block& block, Access later) {
   all.erase(std::remove_if(all.begin(), all.end(),
                            [&](const Access& a) {
                              if (!later.region.covers(a.region)) return false;
+                             if (later.index && !(a.index && a.index->first == later.index->first && later.index->second.covers(a.index->second))) return false;
                              return later.write ? knows(queue, a.by.queue, a.time) : a.by.queue == queue && !a.write;
                            }),
             all.end());

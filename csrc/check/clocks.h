@@ -67,6 +67,9 @@ class Checker {
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
   void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
+  // Says that a kernel begins behind a full edge, when all earlier work of the queue has ended: Note
+  // [Programmatic edges] in kernels/edges.h.
+  void begins(Queue queue);
   // Says that `side` is a side stream of `parent`. Memory of `side` may be freed after a use that
   // `parent` knows and `side` does not. The use is no race if it is ordered before the next
   // allocation of `side`.
@@ -79,7 +82,11 @@ class Checker {
   // byte. A block for which `born` was not called is identified by its storage.
   void born(const void* data, int64_t bytes, const Actor& by);
   void dies(const void* data, const Actor& by);
-  void access(const at::Tensor& tensor, bool write, const Actor& by);
+  // through: the tensor whose elements say which part is reached, or NULL.
+  void access(const at::Tensor& tensor, bool write, const Actor& by, const at::Tensor* through = nullptr);
+  // Checks a read before the wait of a kernel, against the writes since the last full edge. The read
+  // is an access besides.
+  void reads_early(const at::Tensor& tensor, const Actor& by, const at::Tensor* through = nullptr);
   // Says that LibTorch's allocator knows that this queue uses the tensor. The allocator then hands
   // the memory out again only after that use. Autograd tells the allocator only of tensors that
   // were made in backward.
@@ -102,13 +109,17 @@ class Checker {
   void forget();       // forgets all memory and all races, but not the streams, which may go on
 
  private:
+  static constexpr char kAllocated[] = "allocated";
+
   struct Access {
     Actor by;
     uint64_t time = 0;
     uint64_t serial = 0;
     Region region;
     bool write = false;
-    const char* kind = "";
+    const char* kind = "";  // as ct_access has it
+    // Which part the access reaches is said by the elements in this region of a storage, if it is set.
+    std::optional<std::pair<const void*, Region>> index = std::nullopt;
   };
   struct Block {
     bool slab = false;
@@ -128,6 +139,7 @@ class Checker {
     uint64_t id = 0;
     Clock clock;
     uint64_t host_seen = 0;  // the value of host_changes_ at the last enqueue
+    uint64_t begun = 0;      // the accesses of all queues before the last kernel behind a full edge
     uint64_t last = 0;       // the stream's time at its last access
     Queue parent = kNone;    // set for a side stream
     // For a side stream, by queue: a block of the stream's memory that was freed, and the queue's last
@@ -145,6 +157,8 @@ class Checker {
   Block& block_of(const at::Tensor& tensor);
   std::map<const void*, Block>::iterator slab_of(const void* data);
   void access(Block& block, Access access);
+  static bool has_memory(const at::Tensor& tensor);
+  static std::optional<std::pair<const void*, Region>> index_of(const at::Tensor* through);
   void check(Block& block, const Access& earlier, const Access& later);
   void report(const Block& block, const Access& earlier, const Access& later, int32_t kind);
 

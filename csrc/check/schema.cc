@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/early.h"
 #include "witness/watch.h"
 
 namespace ct {
@@ -87,6 +88,7 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     }
     effects.arguments.push_back(effect);
     const std::string& name = argument.name();
+    if (name == "edge" && argument.type()->kind() == c10::TypeKind::StringType) effects.edge = static_cast<int>(i);
     const bool boolean = argument.type()->kind() == c10::TypeKind::BoolType;
     if ((boolean && (name == "training" || name == "train")) || name == "grad_scale") effects.condition = static_cast<int>(i);
   }
@@ -102,6 +104,14 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     if (effect == Effects::write && effects.condition < 0) continue;
     effect = Effects::read;
     effects.conditional.push_back(i);
+  }
+  const auto index_of = [&](std::string_view name) {
+    const auto index = schema.argumentIndexWithName(std::string(name));
+    TORCH_INTERNAL_ASSERT(index.has_value(), op, " declares an early read of ", name, ", which it has not");
+    return *index;
+  };
+  for (const EarlyRead& r : early_reads(op)) {
+    effects.early.push_back({static_cast<size_t>(index_of(r.argument)), r.through.empty() ? -1 : index_of(r.through)});
   }
   if (op == "aten::batch_norm_update_stats" || op.starts_with("aten::batch_norm_gather_stats")) {
     for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // to write them is the operators' only purpose

@@ -19,6 +19,14 @@ struct Effects {
   // The operator copies argument 1 to argument 0. The two may be on different devices. Argument 2
   // says whether the host may run ahead.
   bool copies = false;
+  // The argument that names the edge of the kernel, or -1: Note [Programmatic edges] in
+  // kernels/edges.h.
+  int edge = -1;
+  struct Early {
+    size_t argument;
+    int through;  // the argument whose elements say which part is read, or -1
+  };
+  std::vector<Early> early;  // what the kernel reads before its wait, with the edge "early"
   bool waits = false;   // the host waits for the stream, because the operator gives the host a value
 };
 

@@ -3,6 +3,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/early.h"
 #include "core/versions.h"
 
 namespace {
@@ -70,6 +77,27 @@ TEST(CheckerSchema, KnowsOnlyOperatorsThatExist) {
     for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) found |= op.name == name;
     EXPECT_TRUE(found) << name;
   }
+}
+
+TEST(CheckerSchema, EarlyReads) {
+  const Effects e = effects_of("streamtorch::token_attention");
+  ASSERT_GE(e.edge, 0);
+  std::vector<std::pair<size_t, int>> early;
+  for (const Effects::Early& r : e.early) early.emplace_back(r.argument, r.through);
+  EXPECT_NE(std::find(early.begin(), early.end(), std::pair<size_t, int>(8, 9)), early.end()) << "memory, through table";
+  EXPECT_EQ(effects_of("aten::add", "Tensor").edge, -1);
+}
+
+// Each operator whose caller names the edge declares what it reads early, and each declaration is
+// that of such an operator.
+TEST(CheckerSchema, EarlyReads_OfAllKernels) {
+  const std::vector<std::string_view> declared = ct::operators_with_early_reads();
+  std::set<std::string> all(declared.begin(), declared.end()), found;
+  for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (op.name.starts_with("streamtorch::") && effects_of(op.name.c_str(), op.overload_name.c_str()).edge >= 0) found.insert(op.name);
+  }
+  EXPECT_EQ(all, found);
+  EXPECT_FALSE(found.empty());
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ void copy_from(const ct_stream& stream, const ct_tensor& handle, const void* dat
     //edge:copy-from-reads-slab TestCheckStreams_FindsMistakes checked
     checker::slab("CopyFrom", data, bytes, false, waits_for(to, data));
     checker::writes("CopyFrom", to);  //edge:copy-from-writes TestCheckStreams_FindsMistakes checked
+    checker::full_edge(stream);  //edge:copy-from-full-edge TestCheckStreams_SilentWhereEarlyIsRight checked
   }
   if (to.is_cuda()) {
     if (in_capture(stream) && !cuda().page_locked(data)) refuse_in_capture(stream, "copy from a pinned HostSlab");
@@ -194,6 +195,7 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
     at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(ct::to_dtype(dtype)).device(x.stream->device));
     if (bytes > 0) {
       ct::checker::slab("FromSlice", data, bytes, false, true);
+      ct::checker::full_edge(*x.stream);
       if (x.stream->device.is_cuda()) {
         ct::copy_staged(result, data, x.stream->stream);
       } else {
@@ -269,6 +271,7 @@ ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor**
       ct::use_elsewhere(*tensor, *x.stream);  //edge:from-device-use TestFromDevice_FreedDuringTheCopy checked
       ct::checker::reads_elsewhere("FromDevice", from);  //edge:from-device-is-known TestFromDevice_MissingWait checked
       ct::checker::writes("FromDevice", to);
+      ct::checker::full_edge(*x.stream);
       if (!here.is_cuda()) {
         std::memcpy(to.mutable_data_ptr(), data, bytes);
       } else if (from.is_cuda()) {

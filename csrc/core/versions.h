@@ -162,11 +162,13 @@ using KernelActivity = CUpti_ActivityKernel10;
 inline constexpr CUpti_CallbackId kLaunchOfNvcc13 = CUPTI_RUNTIME_TRACE_CBID___cudaLaunchKernel_v13000;
 inline constexpr CUpti_CallbackId kContextSynchronize2 = CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize_v2;
 #define CT_CUDA_12_V2(function) function
+inline constexpr auto capture_info = cudaStreamGetCaptureInfo;
 #else
 using KernelActivity = CUpti_ActivityKernel9;
 inline constexpr CUpti_CallbackId kLaunchOfNvcc13 = CUPTI_RUNTIME_TRACE_CBID_INVALID;
 inline constexpr CUpti_CallbackId kContextSynchronize2 = CUPTI_DRIVER_TRACE_CBID_INVALID;
 #define CT_CUDA_12_V2(function) function##_v2
+inline constexpr auto capture_info = cudaStreamGetCaptureInfo_v3;
 #endif
 
 // These take the data of edges in both.

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/versions.h"
 #include "cuda/boxes.h"
 #include "cuda/graph.h"
 #include "cuda/nccl.h"
@@ -142,6 +143,18 @@ class Backend final : public CudaBackend {
     if (wait) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
   }
 
+  // Returns whether the next kernel of a captured stream begins behind several others. A programmatic
+  // edge is one between two kernels.
+  static bool joins(c10::Stream stream) {
+    if (native(stream) == nullptr) return false;  // as is_capturing
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaGraphNode_t* nodes = nullptr;
+    const cudaGraphEdgeData* edges = nullptr;
+    size_t count = 0;
+    C10_CUDA_CHECK(capture_info(native(stream), &status, nullptr, nullptr, &nodes, &edges, &count));
+    return status == cudaStreamCaptureStatusActive && count > 1;
+  }
+
   void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments, int shared,
               CudaStart start, unsigned cluster) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
@@ -149,6 +162,7 @@ class Backend final : public CudaBackend {
     cudaLaunchConfig_t how{dim3(blocks), dim3(threads), static_cast<size_t>(shared), native(stream), nullptr, 0};
     cudaLaunchAttribute attributes[2];
     how.attrs = attributes;
+    if (start == CudaStart::kEarly && joins(stream)) start = CudaStart::kBehind;
     if (start != CudaStart::kBehind) {
       cudaLaunchAttribute& attribute = attributes[how.numAttrs++];
       if (start == CudaStart::kTogether) {

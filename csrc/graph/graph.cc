@@ -152,6 +152,7 @@ ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) noexce
     auto graph = std::make_unique<ct_graph>(device);
     graph->turn.emplace(device);
     ct::checker::capture_begins(device);
+    ct::checker::full_edge(*x.stream);
     graph->graph->begin(memory.id);
     *out = graph.release();
   });

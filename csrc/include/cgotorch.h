@@ -518,7 +518,7 @@ ct_status* ct_check_streams(int32_t on) CT_NOEXCEPT;
 
 typedef struct ct_access {
   char op[64];        /* the operator, such as "aten::add_" */
-  char what[16];      /* "read", "written", "allocated" or "freed" */
+  char what[16];      /* "read", "read early", "written", "allocated" or "freed" */
   uint64_t stream;    /* ct_stream_id, CT_STREAM_HOST, or CT_STREAM_UNKNOWN for a stream of LibTorch's own */
   ct_device device;   /* the device of the stream */
   int32_t number;     /* the number of the stream; the checker counts the streams that it meets */
@@ -533,7 +533,10 @@ enum {
   CT_RACE_ACCESS = 1, /* nothing orders `later` after `earlier` */
   /* The memory is freed while `earlier` may still use it. LibTorch's allocator hands the memory out
    * again in the order of the stream of `later`, and nothing orders that stream after `earlier`. */
-  CT_RACE_FREE = 2
+  CT_RACE_FREE = 2,
+  /* The kernel of `later` reads before its wait what a kernel has written since the last full edge:
+   * Note [Programmatic edges] in csrc/kernels/edges.h. */
+  CT_RACE_EARLY = 3
 };
 
 typedef struct ct_race {
@@ -554,6 +557,9 @@ int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does
  * nothing for memory that is not a slab's, and while the checker is off. */
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
+/* Tells the checker that the exec's next kernel begins behind a full edge, because work that is a
+ * graph elsewhere begins or has ended here. */
+void ct_check_full_edge(ct_exec x) CT_NOEXCEPT;
 /* Tells the checker that all uses of a slab's memory before the event are over. The memory begins
  * at `data` and has `bytes` bytes. Does nothing for memory that is not a slab's. */
 void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NOEXCEPT;

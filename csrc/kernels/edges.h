@@ -19,6 +19,9 @@
 //   early   the kernel reads its weights before its wait
 //   late    the kernel has a programmatic edge, and waits before it reads anything
 //
+// The operator declares what it reads early, by declare_early_reads. The stream checker reports a
+// call that breaks the first rule.
+//
 // The three give equal bits. If `early` gives others than `late`, the kernel reads something that
 // it does not declare. Below compute capability 9.0 all edges are full.
 #pragma once
@@ -28,6 +31,7 @@
 #include <string_view>
 
 #include "core/device.h"
+#include "core/early.h"
 
 namespace ct {
 

@@ -271,6 +271,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_attention(Tensor qkv, Tensor? query_norm, Tensor? key_norm, float eps, bool offset, Tensor cos, Tensor sin, Tensor position, "
       "Tensor(a!) memory, Tensor table, Tensor before, Tensor? sinks, int heads, int window, float scale, float cap, Tensor(b!) arrived, str edge) -> Tensor");
+  declare_early_reads(kOperator, {{"query_norm"}, {"key_norm"}, {"position"}, {"memory", "table"}, {"table"}, {"before"}});
 }
 
 // One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The

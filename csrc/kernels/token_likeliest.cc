@@ -143,6 +143,7 @@ void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& po
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("token_likeliest(Tensor logits, Tensor(a!) token, Tensor(b!) position, Tensor(c!) result, str edge=\"full\") -> ()");
+  declare_early_reads(kOperator, {});
 }
 
 // One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The

@@ -209,6 +209,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_linear(Tensor input, Tensor weight, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, str epilogue=\"\", "
       "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[]) -> Tensor");
+  declare_early_reads(kOperator, {{"weight"}, {"norm"}, {"late_norm"}});
 }
 
 // One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "0e9690c6f0b6684f2552404c3299379e77bd21fcebda1591e5ad4ea25f7f6fb9"
+const Source = "703a7a477cdad352077bdfac435960c65f83e8ba1ab7adf902eb9da57f03e862"

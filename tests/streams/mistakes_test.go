@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"github.com/streamtorch/streamtorch/internal/must"
+	"slices"
 	"testing"
 	"time"
 
@@ -158,15 +159,17 @@ func (s *scene) readAside(x *cgotorch.Exec, batch *prefetcher.Batch) {
 func add(x *cgotorch.Exec, t *cgotorch.Tensor)      { x.Call("aten::add_.Scalar", t, 1) }
 func readOnly(x *cgotorch.Exec, t *cgotorch.Tensor) { x.Sum(t) }
 
-// mistakes are programs that are right on the CPU and wrong on a GPU. On the CPU, streams run
-// their work at once. The checker must report a race between the two operators in the field
-// `race`. In the right form, which has the missing call, the checker must report nothing.
-var mistakes = []struct {
+type mistake struct {
 	name   string
 	race   [2]string // the earlier and the later operator of the report
 	onCUDA bool      // whether the mistake is impossible on the CPU
 	run    func(s *scene)
-}{
+}
+
+// mistakes are programs that are right on the CPU and wrong on a GPU. On the CPU, streams run
+// their work at once. The checker must report a race between the two operators in the field
+// `race`. In the right form, which has the missing call, the checker must report nothing.
+var mistakes = []mistake{
 	{"read after write", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
 		t := s.shared(8)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
@@ -639,7 +642,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 func TestCheckStreams_FindsMistakes(t *testing.T) {
 	for _, d := range torchtest.Devices() {
 		made, found, reports := 0, 0, 0
-		for _, m := range mistakes {
+		for _, m := range slices.Concat(mistakes, earlyMistakes) {
 			if m.onCUDA && !d.IsCUDA() {
 				continue
 			}

@@ -108,6 +108,7 @@ var functions = [...]string{
 	"ct_check_streams",
 	"ct_race_take",
 	"ct_check_host",
+	"ct_check_full_edge",
 	"ct_check_over",
 	"ct_branch_begin",
 	"ct_branch_end",
@@ -773,6 +774,10 @@ func CheckHost(data unsafe.Pointer, bytes int64, write int32, site uint64) {
 		return
 	}
 	C.ct_check_host(data, C.int64_t(bytes), C.int32_t(write), C.uint64_t(site))
+}
+
+func CheckFullEdge(x Exec) {
+	C.ct_check_full_edge(*(*C.ct_exec)(unsafe.Pointer(&x)))
 }
 
 func CheckOver(data unsafe.Pointer, bytes int64, event *Event) {

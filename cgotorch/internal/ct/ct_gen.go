@@ -146,6 +146,7 @@ type Access struct {
 const (
 	RaceAccess = 1
 	RaceFree   = 2
+	RaceEarly  = 3
 )
 
 type Race struct {

@@ -36,7 +36,7 @@ typedef struct ct_function { uint64_t token; uint64_t (*run)(uint64_t token, ct_
 enum { CT_CHECK_RACES = 1, CT_CHECK_VALUES = 2 };
 #define CT_STREAM_HOST (UINT64_MAX - 2)
 typedef struct ct_access { char op[64]; char what[16]; uint64_t stream; ct_device device; int32_t number; int32_t is_default; int32_t backward; uint64_t site; uint64_t forward; int64_t begin, end; } ct_access;
-enum { CT_RACE_ACCESS = 1, CT_RACE_FREE = 2 };
+enum { CT_RACE_ACCESS = 1, CT_RACE_FREE = 2, CT_RACE_EARLY = 3 };
 typedef struct ct_race { int32_t kind; ct_access earlier, later; ct_device device; int64_t bytes; int32_t slab; char made_by[64]; uint64_t made_at; int32_t again; } ct_race;
 typedef struct ct_choice ct_choice;
 typedef struct ct_trial ct_trial;
@@ -151,6 +151,7 @@ typedef struct {
   ct_status* (*ct_check_streams)(int32_t on);
   int32_t (*ct_race_take)(ct_race* out);
   void (*ct_check_host)(const void* data, int64_t bytes, int32_t write, uint64_t site);
+  void (*ct_check_full_edge)(ct_exec x);
   void (*ct_check_over)(const void* data, int64_t bytes, const ct_event* event);
   ct_status* (*ct_branch_begin)(const ct_stream* side, const ct_stream* parent);
   ct_status* (*ct_branch_end)(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out);
@@ -315,6 +316,7 @@ static inline int32_t ct_slab_pinned(const ct_slab* slab) { return ct_table.ct_s
 static inline ct_status* ct_check_streams(int32_t on) { return ct_table.ct_check_streams(on); }
 static inline int32_t ct_race_take(ct_race* out) { return ct_table.ct_race_take(out); }
 static inline void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) { ct_table.ct_check_host(data, bytes, write, site); }
+static inline void ct_check_full_edge(ct_exec x) { ct_table.ct_check_full_edge(x); }
 static inline void ct_check_over(const void* data, int64_t bytes, const ct_event* event) { ct_table.ct_check_over(data, bytes, event); }
 static inline ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) { return ct_table.ct_branch_begin(side, parent); }
 static inline ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) { return ct_table.ct_branch_end(x, side, result, transient, out); }

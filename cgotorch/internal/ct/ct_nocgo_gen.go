@@ -470,6 +470,10 @@ func CheckHost(data unsafe.Pointer, bytes int64, write int32, site uint64) {
 	panic(absent)
 }
 
+func CheckFullEdge(x Exec) {
+	panic(absent)
+}
+
 func CheckOver(data unsafe.Pointer, bytes int64, event *Event) {
 	panic(absent)
 }
