@@ -16,17 +16,18 @@ import (
 // decoderConfig says what a decoder computes. [readDecoderConfig] fills it from a config.json and
 // the table of families.
 type decoderConfig struct {
-	vision   vision
-	pad      int // a token whose embedding gets no gradient, or -1
-	vocab    int
-	width    int // of the hidden states
-	inner    int // width inside a dense feed-forward layer
-	heads    int // of queries
-	keyHeads int // of keys and values; divides heads
-	head     int // width of a head
-	layers   []layerConfig
-	ropes    []ropeConfig
-	context  int // largest number of tokens of a sequence
+	vision    vision
+	pad       int // a token whose embedding gets no gradient, or -1
+	vocab     int
+	width     int // of the hidden states
+	inner     int // width inside a dense feed-forward layer
+	heads     int // of queries
+	keyHeads  int // of keys and values; divides heads
+	head      int // width of a head
+	layers    []layerConfig
+	ropes     []ropeConfig
+	quantized *quantization // how the files have the weights of products, or nil
+	context   int           // largest number of tokens of a sequence
 
 	eps        float64
 	normOffset bool // norms multiply by 1 + weight
@@ -76,15 +77,12 @@ const (
 
 // hubConfig has the fields of a config.json that change a forward pass. A nil field is absent.
 type hubConfig struct {
-	Architectures []string   `json:"architectures"`
-	ModelType     string     `json:"model_type"`
-	TextConfig    *hubConfig `json:"text_config"`
-	DType         string     `json:"dtype"`
-	TorchDType    string     `json:"torch_dtype"`
-	Quantization  *struct {
-		Method string `json:"quant_method"`
-		Format string `json:"format"`
-	} `json:"quantization_config"`
+	Architectures []string         `json:"architectures"`
+	ModelType     string           `json:"model_type"`
+	TextConfig    *hubConfig       `json:"text_config"`
+	DType         string           `json:"dtype"`
+	TorchDType    string           `json:"torch_dtype"`
+	Quantization  *hubQuantization `json:"quantization_config"`
 
 	VocabSize    *int          `json:"vocab_size"`
 	HiddenSize   int           `json:"hidden_size"`
@@ -190,9 +188,6 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 		}
 		return nil, refused("it is no JSON object: %v", err)
 	}
-	if q := h.Quantization; q != nil {
-		return nil, refused("quantization_config is %q %s, and quantised weights are not read: get the folder in bfloat16", q.Method, q.Format)
-	}
 	f, ok := families[h.ModelType]
 	if !ok {
 		return nil, refused("model_type is %q (%s), and only %s are known: export another model with torch.export, and run it by package pt2",
@@ -209,6 +204,9 @@ func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 		}
 		if h.EOS == nil {
 			h.EOS = outer.EOS
+		}
+		if h.Quantization == nil {
+			h.Quantization = outer.Quantization
 		}
 		if h.DType == "" && h.TorchDType == "" {
 			h.DType, h.TorchDType = outer.DType, outer.TorchDType
@@ -256,6 +254,11 @@ func (f family) config(h hubConfig) (*decoderConfig, error) {
 		f.differ(h, c)
 	}
 	var err error
+	if h.Quantization != nil {
+		if c.quantized, err = h.Quantization.quantization(); err != nil {
+			return nil, err
+		}
+	}
 	if c.dtype, err = h.dtype(); err != nil {
 		return nil, err
 	}

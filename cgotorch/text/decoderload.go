@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -12,12 +13,13 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
 // load copies the tensors of the files into the decoder, each once. An error that it finds before
 // it reads a tensor leaves the decoder unchanged. load waits for the device.
 func (d *decoder) load(s *cgotorch.Stream, w weights) error {
-	sources, err := d.match(w)
+	sources, quantized, err := d.match(w)
 	if err != nil {
 		return err
 	}
@@ -33,6 +35,11 @@ func (d *decoder) load(s *cgotorch.Stream, w weights) error {
 			if dtypes[src.info.DType] == src.to.DType() && isDense(src.to) {
 				pieces = src.cut(x, pieces)
 			} else if err := src.convert(x); err != nil {
+				return err
+			}
+		}
+		for _, src := range quantized {
+			if err := src.convert(x); err != nil {
 				return err
 			}
 		}
@@ -162,11 +169,15 @@ func (n names) inFiles(name string) (all []string) {
 }
 
 // match finds a source for each tensor of the decoder.
-func (d *decoder) match(w weights) ([]source, error) {
-	var sources []source
+func (d *decoder) match(w weights) (sources []source, quantized []*quantizedSource, err error) {
 	var errs []error
 	known := map[string]bool{}
 	for _, n := range d.Weights {
+		if q := d.quantizedSource(w, n); q != nil {
+			quantized = append(quantized, q)
+			maps.Copy(known, q.members)
+			continue
+		}
 		s := source{to: n.Tensor}
 		for _, name := range d.c.names.inFiles(n.Name) {
 			if f := w.of[name]; f != nil && s.file == nil {
@@ -194,7 +205,22 @@ func (d *decoder) match(w weights) ([]source, error) {
 			}
 		}
 	}
-	return sources, few(errs)
+	return sources, quantized, few(errs)
+}
+
+// quantizedSource returns the source of a tensor that the files have quantised, or nil.
+func (d *decoder) quantizedSource(w weights, n nn.Named) *quantizedSource {
+	if d.c.quantized == nil {
+		return nil
+	}
+	for _, name := range d.c.names.inFiles(n.Name) {
+		if module, ok := strings.CutSuffix(name, ".weight"); ok {
+			if s := d.c.quantized.source(w, module, n.Tensor); s != nil {
+				return s
+			}
+		}
+	}
+	return nil
 }
 
 // tie refuses files that have a head of their own although config.json says that it is the
@@ -223,6 +249,9 @@ func (d *decoder) tie(w weights, sources []source) error {
 	return nil
 }
 
+// narrowActivations are the suffixes of what quantised files say of activations and of the cache.
+var narrowActivations = []string{".input_scale", ".input_zero_point", ".output_scale", ".k_scale", ".v_scale"}
+
 // passesOver reports whether files may have a tensor that the decoder does not read: the head of a
 // model whose head is its embedding, frequencies of old files, and what sees images.
 func (c *decoderConfig) passesOver(name string) bool {
@@ -230,6 +259,8 @@ func (c *decoderConfig) passesOver(name string) bool {
 	case name == headName, name == innerPrefix+headName:
 		return c.tied
 	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
+		return true
+	case c.quantized != nil && slices.ContainsFunc(narrowActivations, func(suffix string) bool { return strings.HasSuffix(name, suffix) }):
 		return true
 	}
 	return slices.ContainsFunc(c.vision.tensors, func(prefix string) bool { return strings.HasPrefix(name, prefix) })

@@ -70,8 +70,10 @@ type Model struct {
 // that it names, with the adapter merged.
 //
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
-// qwen3_moe and gpt_oss. It fails with [cgotorch.ErrInvalidArgument] for another model_type, for
-// weights that are quantised, and if a tensor is missing, unknown or of another shape. It fails
+// qwen3_moe and gpt_oss. It reads weights of 8 and 4 bits as compressed-tensors, gptq, awq and fp8
+// publish them, and computes with their values in the model's dtype. It fails with
+// [cgotorch.ErrInvalidArgument] for another model_type or another form of quantised weights, and if
+// a tensor is missing, unknown or of another shape. It fails
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
 // anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {

@@ -20,8 +20,9 @@ var besides = []string{
 }
 
 // Save writes the model into a folder that transformers and [Open] read, and makes the folder if it
-// is not there. The weights go into one model.safetensors, in the model's dtype, and the other
-// files are those of the folder that the model came from. A file that is there is replaced when the
+// is not there. The weights go into one model.safetensors, in the model's dtype, also if they came
+// quantised: the saved model has the values that their codes tell. The other files are those of the
+// folder that the model came from. A file that is there is replaced when the
 // new one is whole. Save waits for the device. Errors name the file.
 func (m *Model) Save(x *cgotorch.Exec, folder string) error {
 	if err := os.MkdirAll(folder, 0o777); err != nil {
@@ -111,6 +112,7 @@ func (m *Model) savedConfig() ([]byte, error) {
 		config["model_type"], config["architectures"] = m.d.c.vision.textType, []string{m.d.c.vision.text}
 	}
 	delete(config, "torch_dtype")
+	delete(config, "quantization_config") // the weights are written in the model's dtype
 	config["dtype"] = m.d.dtype.String()
 	return json.MarshalIndent(config, "", "  ")
 }

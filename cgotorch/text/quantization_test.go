@@ -1,0 +1,270 @@
+package text_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+const quantizedLlama = `{"model_type": "llama", "vocab_size": 40, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+	"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128`
+
+// quantized is a weight as the files have it: codes, zeros and scales, which tell its values.
+type quantized struct {
+	rows, columns, group int
+	code, zero           func(row, column int) int
+	scale                func(row, column int) float32
+	decode               func(code int) float32 // nil: the code is a number
+}
+
+func (q *quantized) value(row, column int) float32 {
+	if q.decode != nil {
+		return q.decode(q.code(row, column)) * q.scale(row, column/q.group)
+	}
+	return float32(q.code(row, column)-q.zero(row, column/q.group)) * q.scale(row, column/q.group)
+}
+
+// words packs codes into words of 32 bits. at returns the code at a place of a word [a, b].
+func words(a, b, bits int, at func(a, b, i int) int) safetensors.Tensor {
+	var data []byte
+	for i := range a {
+		for j := range b {
+			var word uint32
+			for k := range 32 / bits {
+				word |= uint32(at(i, j, k)) << (k * bits)
+			}
+			data = binary.LittleEndian.AppendUint32(data, word)
+		}
+	}
+	return tensorOf("I32", data, a, b)
+}
+
+func tensorOf(dtype string, data []byte, shape ...int) safetensors.Tensor {
+	sizes := make([]int64, len(shape))
+	for i, n := range shape {
+		sizes[i] = int64(n)
+	}
+	return safetensors.Tensor{DType: dtype, Shape: sizes, Read: func() ([]byte, error) { return data, nil }}
+}
+
+func floatsOf(a, b int, at func(i, j int) float32) safetensors.Tensor {
+	var data []byte
+	for i := range a {
+		for j := range b {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(at(i, j)))
+		}
+	}
+	return tensorOf("F32", data, a, b)
+}
+
+func bytesOf(dtype string, q *quantized) safetensors.Tensor {
+	data := make([]byte, 0, q.rows*q.columns)
+	for i := range q.rows {
+		for j := range q.columns {
+			data = append(data, byte(q.code(i, j)))
+		}
+	}
+	return tensorOf(dtype, data, q.rows, q.columns)
+}
+
+// float8 is the value of a code of e4m3.
+func float8(code int) float32 {
+	sign, exponent, fraction := 1-2*float64(code>>7&1), code>>3&15, float64(code&7)/8
+	if exponent == 0 {
+		return float32(sign * fraction * math.Exp2(-6))
+	}
+	return float32(sign * (1 + fraction) * math.Exp2(float64(exponent-7)))
+}
+
+// quantizedForms are the forms that are read, each with its files.
+var quantizedForms = map[string]struct {
+	config string
+	group  int // 0: all columns
+	zeros  bool
+	bits   int
+	files  func(q *quantized) map[string]safetensors.Tensor
+}{
+	"pack-quantized": {`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"targets": ["Linear"],
+		"weights": {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 32}}}}`, 32, false, 4,
+		func(q *quantized) map[string]safetensors.Tensor {
+			return map[string]safetensors.Tensor{
+				"weight_packed": words(q.rows, q.columns/8, 4, func(a, b, i int) int { return q.code(a, 8*b+i) + 8 - q.zero(a, 0) }),
+				"weight_scale":  floatsOf(q.rows, q.columns/32, q.scale),
+				"weight_shape":  tensorOf("I64", binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(q.rows)), uint64(q.columns)), 2),
+			}
+		}},
+	"gptq": {`{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": false, "sym": false}`, 32, true, 4,
+		func(q *quantized) map[string]safetensors.Tensor {
+			var order []byte
+			for i := range q.columns {
+				order = binary.LittleEndian.AppendUint32(order, uint32(i/32))
+			}
+			return map[string]safetensors.Tensor{
+				"qweight": words(q.columns/8, q.rows, 4, func(a, b, i int) int { return q.code(b, 8*a+i) }),
+				"qzeros":  words(q.columns/32, q.rows/8, 4, func(a, b, i int) int { return q.zero(8*b+i, a) - 1 }),
+				"scales":  floatsOf(q.columns/32, q.rows, func(i, j int) float32 { return q.scale(j, i) }),
+				"g_idx":   tensorOf("I32", order, q.columns),
+			}
+		}},
+	"awq": {`{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": true}`, 32, true, 4,
+		func(q *quantized) map[string]safetensors.Tensor {
+			order := []int{0, 2, 4, 6, 1, 3, 5, 7}
+			return map[string]safetensors.Tensor{
+				"qweight": words(q.columns, q.rows/8, 4, func(a, b, i int) int { return q.code(8*b+order[i], a) }),
+				"qzeros":  words(q.columns/32, q.rows/8, 4, func(a, b, i int) int { return q.zero(8*b+order[i], a) }),
+				"scales":  floatsOf(q.columns/32, q.rows, func(i, j int) float32 { return q.scale(j, i) }),
+			}
+		}},
+	"int-quantized": {`{"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": {"targets": ["Linear"],
+		"weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"}, "input_activations": {"num_bits": 8, "dynamic": true}}}}`, 0, false, 8,
+		func(q *quantized) map[string]safetensors.Tensor {
+			signed := *q
+			signed.code = func(i, j int) int { return q.code(i, j) - q.zero(i, 0) }
+			return map[string]safetensors.Tensor{"weight": bytesOf("I8", &signed), "weight_scale": floatsOf(q.rows, 1, q.scale)}
+		}},
+	"float-quantized": {`{"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {"targets": ["Linear"],
+		"weights": {"num_bits": 8, "type": "float", "symmetric": true, "strategy": "channel"}}}}`, 0, false, 8,
+		func(q *quantized) map[string]safetensors.Tensor {
+			q.decode = float8
+			return map[string]safetensors.Tensor{"weight": bytesOf("F8_E4M3", q), "weight_scale": floatsOf(q.rows, 1, q.scale), "input_scale": floatsOf(1, 1, q.scale)}
+		}},
+	"fp8": {`{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [20, 24]}`, 24, false, 8,
+		func(q *quantized) map[string]safetensors.Tensor {
+			byRow := q.scale
+			q.decode, q.scale = float8, func(i, j int) float32 { return byRow(i/20, j) }
+			return map[string]safetensors.Tensor{"weight": bytesOf("F8_E4M3", q), "weight_scale_inv": floatsOf((q.rows+19)/20, (q.columns+23)/24, func(i, j int) float32 { return byRow(i, j) })}
+		}},
+}
+
+// quantize replaces the weights of products in a folder by codes, and returns their values.
+func quantize(t *testing.T, folder, form string) map[string][]float32 {
+	t.Helper()
+	f := must.Get(safetensors.Open(filepath.Join(folder, "model.safetensors")))(t)
+	defer f.Close()
+	kind, values, r := quantizedForms[form], map[string][]float32{}, rand.New(rand.NewPCG(1, 2))
+	var tensors []safetensors.Tensor
+	for _, info := range f.Tensors() {
+		module, isWeight := strings.CutSuffix(info.Name, ".weight")
+		if !isWeight || !strings.Contains(module, "_proj") {
+			data := must.Get(f.Read(info.Name))(t)
+			tensors = append(tensors, safetensors.Tensor{Name: info.Name, DType: info.DType, Shape: info.Shape, Read: func() ([]byte, error) { return data, nil }})
+			continue
+		}
+		q := &quantized{rows: int(info.Shape[0]), columns: int(info.Shape[1]), group: kind.group}
+		if q.group == 0 {
+			q.group = q.columns
+		}
+		codes, zeros := make([]int, q.rows*q.columns), make([]int, q.rows*(q.columns/q.group+1))
+		for i := range codes {
+			codes[i] = r.IntN(1 << kind.bits)
+			if kind.bits == 8 && codes[i]&127 == 127 {
+				codes[i]-- // NaN in e4m3
+			}
+		}
+		for i := range zeros {
+			zeros[i] = 1 << (kind.bits - 1)
+			if kind.zeros {
+				zeros[i] = 1 + r.IntN(15)
+			}
+		}
+		q.code = func(i, j int) int { return codes[i*q.columns+j] }
+		q.zero = func(i, j int) int { return zeros[i*(q.columns/q.group+1)+j] }
+		q.scale = func(i, j int) float32 { return float32(1+i%7+3*j) / 512 }
+		files := kind.files(q)
+		for i := range q.rows {
+			for j := range q.columns {
+				values[info.Name] = append(values[info.Name], q.value(i, j))
+			}
+		}
+		for _, suffix := range slices.Sorted(maps.Keys(files)) {
+			one := files[suffix]
+			one.Name = module + "." + suffix
+			tensors = append(tensors, one)
+		}
+	}
+	must.Do(t, safetensors.WriteFile(filepath.Join(folder, "model.safetensors"), tensors, nil))
+	config := map[string]any{}
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "config.json")))(t), &config))
+	config["quantization_config"] = json.RawMessage(kind.config)
+	must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), must.Get(json.Marshal(config))(t), 0o644))
+	return values
+}
+
+// Weights that are published in few bits have the values that their codes tell, and a model of them
+// answers and is saved.
+func TestOpen_Quantized(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for form := range quantizedForms {
+		t.Run(form, func(t *testing.T) {
+			folder := savedModel(t, quantizedLlama+"}")
+			values := quantize(t, folder, form)
+			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{DType: cgotorch.Float32}))(t)
+			defer m.Close()
+			saved := t.TempDir()
+			must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
+				for _, n := range m.Weights {
+					if want := values[n.Name]; want != nil && !slices.Equal(cgotorch.ToSlice[float32](x, n.Tensor), want) {
+						t.Errorf("%s has other values than its codes tell", n.Name)
+					}
+				}
+				return m.Save(x, saved)
+			}))
+			c := m.NewConversation()
+			defer c.Close()
+			want, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 8, Greedy: true, IgnoreEnd: true})
+			if config := string(must.Get(os.ReadFile(filepath.Join(saved, "config.json")))(t)); strings.Contains(config, "quantization") {
+				t.Errorf("the saved config.json says that the weights are quantised: %s", config)
+			}
+			again := must.Get(text.Open(torchtest.Device(), saved, text.Options{}))(t)
+			defer again.Close()
+			other := again.NewConversation()
+			defer other.Close()
+			if got, _ := tokensOf(t, other, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 8, Greedy: true, IgnoreEnd: true}); !slices.Equal(got, want) {
+				t.Errorf("the saved model answers %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// Forms that are not read are refused by their names.
+func TestOpen_QuantizedRefused(t *testing.T) {
+	compressed := func(format, weights string) string {
+		return fmt.Sprintf(`{"quant_method": "compressed-tensors", "format": %q, "config_groups": {"group_0": {"weights": %s}}}`, format, weights)
+	}
+	for config, want := range map[string]string{
+		`{"quant_method": "bitsandbytes", "load_in_4bit": true}`: `"bitsandbytes"`,
+		`{"quant_method": "mxfp4"}`:                              `"mxfp4"`,
+		`{}`:                                                     `quant_method ""`,
+		`{"quant_method": "gptq", "bits": 3}`:                    "gptq of 3 bits",
+		`{"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}`:                       `"marlin"`,
+		`{"quant_method": "gptq", "bits": 4, "dynamic": {"-:lm_head": {}, "+:down": {"bits": 8}}}`: "dynamic",
+		`{"quant_method": "awq", "bits": 4, "version": "gemv"}`:                                    `"gemv"`,
+		`{"quant_method": "awq", "bits": 8}`:                                                       "awq of 8 bits",
+		`{"quant_method": "fp8", "weight_block_size": [128]}`:                                      "weight_block_size",
+		`{"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e5m2"}`:                  "e5m2",
+		compressed("nvfp4-pack-quantized", `{"num_bits": 4, "type": "float"}`):                     "nvfp4-pack-quantized",
+		compressed("marlin-24", `{"num_bits": 4, "type": "int"}`):                                  "marlin-24",
+		compressed("pack-quantized", `{"num_bits": 3, "type": "int"}`):                             "int3",
+		compressed("int-quantized", `{"num_bits": 8, "type": "int", "strategy": "token"}`):         `"token"`,
+		compressed("pack-quantized", `{"num_bits": 4, "type": "int", "strategy": "group"}`):        "group_size",
+	} {
+		folder := t.TempDir()
+		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(quantizedLlama+`, "quantization_config": `+config+"}"), 0o644))
+		_, err := text.Open(torchtest.Device(), folder, text.Options{})
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, want, "config.json")
+	}
+}
