@@ -58,6 +58,7 @@ type textRun struct {
 	folder   string // has config.json
 	contexts []int
 	m        *text.Model
+	narrow   map[string]*text.Model // by Options.Quantize
 	peers    [2]*peer // the hand-written decoder, and transformers
 	emit     func(row)
 }
@@ -69,6 +70,9 @@ func (r *textRun) close() {
 		}
 	}
 	r.m.Close()
+	for _, m := range r.narrow {
+		m.Close()
+	}
 	os.RemoveAll(r.folder)
 }
 
@@ -92,6 +96,12 @@ func (r *textRun) prepare() (err error) {
 	began := time.Now()
 	r.m, err = text.Open(r.c.device, r.folder, text.Options{RandomWeights: 1})
 	r.c.tell(fmt.Sprintf("ours is ready after %.1f s", time.Since(began).Seconds()))
+	r.narrow = map[string]*text.Model{}
+	for _, form := range []string{"int8", "fp8"} {
+		if err == nil {
+			r.narrow[form], err = text.Open(r.c.device, r.folder, text.Options{RandomWeights: 1, Quantize: form})
+		}
+	}
 	return err
 }
 
@@ -140,6 +150,27 @@ func (r *textRun) tokens(length int) error {
 	r.emit(inTurns(name+"token", values[0], "ms", peer, values[1], lower, fmt.Sprintf("ours %v; peer %v; %s", values[0], values[1], common)))
 	r.emit(inTurns(name+"token-generate", values[0], "ms", "transformers generate", values[2], lower, common))
 	r.emit(inTurns(name+"prompt-generate", prompts[1:], "ms", "transformers generate", rest[1:], lower, "the first token with its prompt; "+common))
+	for form, m := range r.narrow {
+		if err := r.narrowTokens(name+"token-"+form, m, length, steps, ours, common); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// narrowTokens makes the row of a model with weights of 8 bits, beside that of bfloat16.
+func (r *textRun) narrowTokens(name string, m *text.Model, length, steps int, bfloat16 func() (float64, error), common string) error {
+	conversation := m.NewConversation()
+	defer conversation.Close()
+	values, err := interleave(r.c.roundsOr(7), func() (float64, error) {
+		_, each, err := answer(conversation, length, steps)
+		return each, err
+	}, bfloat16)
+	if err != nil {
+		return err
+	}
+	r.emit(inTurns(name, values[0], "ms", "the same model in bfloat16", values[1], lower,
+		fmt.Sprintf("the weights changed by %.4f of their length; ours %v; peer %v; %s", m.QuantizationError(), values[0], values[1], common)))
 	return nil
 }
 

@@ -150,6 +150,78 @@ func TestTokenLinear(t *testing.T) {
 	}
 }
 
+// codes draws codes of a weight and the scales of its rows. On the reference the weight is their
+// product, in float32.
+func (n *tokenNumbers) codes(rows, columns int64, float8 bool) (weight, scale *Tensor, dtype any) {
+	x, width := n.x, (columns+15)/16*16
+	codes, factors := make([]int8, rows*width), make([]float32, rows)
+	for i := range codes {
+		codes[i] = int8(n.IntN(255) - 127)
+		if float8 && codes[i]&127 == 127 {
+			codes[i] = 0 // a NaN
+		}
+	}
+	for i := range factors {
+		factors[i] = float32((0.5 + n.Float64()) / 70 / math.Sqrt(float64(columns)))
+		if float8 {
+			factors[i] /= 2
+		}
+	}
+	weight, scale = FromSlice(x, codes, rows, width), FromSlice(x, factors, rows)
+	if float8 {
+		weight = x.Call1("aten::view.dtype", weight, DType(24))
+	}
+	if n.reference {
+		return x.Mul(x.To(x.Narrow(weight, 1, 0, int(columns)), Float32), x.Unsqueeze(scale, 1)), nil, nil
+	}
+	return weight, scale, n.narrow
+}
+
+// token_linear multiplies codes of 8 bits, times the scales of their rows, with inputs that it does
+// not round.
+func TestTokenLinear_Codes(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, k := range []int64{8, 72, 896, 1032, 1152, 2560, 2880, 4096, 14336, 32768} {
+		for j, epilogue := range []string{"", "float", "add", "silu", "gelu_tanh"} {
+			t.Run(fmt.Sprintf("%d/%s", k, epilogue), func(t *testing.T) {
+				most := map[string]float64{"float": 3e-5, "add": 3e-5}[epilogue]
+				if most == 0 {
+					most = 0.006 // the results are rounded
+				}
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {1, 1}, {3, 2}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+					x, rows, float8 := n.x, []int64{46, 2, 2112, 3072}[n.IntN(4)], n.IntN(2) == 0
+					rows = min(rows, max(46, (1<<22)/k/2*2))
+					if epilogue == "float" {
+						rows += int64(n.IntN(2))
+					}
+					weight, scale, dtype := n.codes(rows, k, float8)
+					bias := n.maybe(func() *Tensor { return n.narrows(1, rows) })
+					var residual, norm, late, lateNorm, sum *Tensor
+					if epilogue == "add" {
+						residual = n.floats(1, 1, rows)
+					}
+					input := n.narrows(1, 1, k)
+					if k <= 8192 && n.IntN(3) > 0 {
+						input, norm = n.floats(1, 1, k), n.floats(1, k)
+						if n.IntN(2) == 0 {
+							late, lateNorm, sum = n.floats(1, 1, k), n.floats(1, k), x.Zeros(Float32, 1, k)
+						}
+					}
+					if form == nil {
+						form = []int64{}
+					}
+					out := x.Call1("streamtorch::token_linear", input, weight, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, residual, late, lateNorm, sum, edge, form, scale, dtype)
+					results := [][]float32{float32s(x, out)}
+					if sum != nil {
+						results = append(results, float32s(x, sum))
+					}
+					return results
+				})
+			})
+		}
+	}
+}
+
 // token_linear names what it does not take.
 func TestTokenLinear_Refused(t *testing.T) {
 	d := torchtest.Device()
@@ -172,6 +244,15 @@ func TestTokenLinear_Refused(t *testing.T) {
 		{"shares memory", func(x *Exec) []any {
 			in := x.Ones(Float32, 1, 16)
 			return []any{in, x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "", nil, x.Ones(Float32, 16), x.Ones(Float32, 16), in}
+		}},
+		{"codes in int8 or float8_e4m3fn have a scale", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Int8, 4, 16)}
+		}},
+		{"or up to 15 more", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Int8, 4, 32), nil, nil, 0.0, false, "", nil, nil, nil, nil, "full", []int64{}, x.Ones(Float32, 4), Float32}
+		}},
+		{"scale is", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 16), x.Ones(Int8, 4, 16), nil, nil, 0.0, false, "", nil, nil, nil, nil, "full", []int64{}, x.Ones(Float32, 3), Float32}
 		}},
 		{"has a residual", func(x *Exec) []any {
 			return []any{x.Ones(Float32, 1, 16), x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "add"}

@@ -21,7 +21,7 @@ type decoder struct {
 	embed  *cgotorch.Tensor
 	layers []*decoderLayer
 	norm   *cgotorch.Tensor
-	head   *cgotorch.Tensor
+	head   *linear
 
 	frequencies [2][]*cgotorch.Tensor // of each rotation, in short sequences and in long ones
 
@@ -107,7 +107,7 @@ func (d *decoder) hidden(x *cgotorch.Exec, p *pass, tokens *cgotorch.Tensor) *cg
 // logits maps hidden states [rows, width] to float32 [rows, vocab], or float64.
 func (d *decoder) logits(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		return d.capped(x, d.as(x, x.Linear(hidden, d.head, nil), d.wide), d.c.logitCap)
+		return d.capped(x, d.as(x, d.head.forward(x, hidden, false), d.wide), d.c.logitCap)
 	})
 }
 

@@ -41,7 +41,7 @@ func (m *Model) KernelStats() KernelStats {
 
 // kernels tells which kernels a model on a device takes: whether prompts take flash attention, and
 // why tokens do not take the kernels of a token, or "".
-func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType) (flash bool, notOwn string, err error) {
+func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, quantized bool) (flash bool, notOwn string, err error) {
 	if !device.IsCUDA() {
 		return false, "the model is on the CPU", nil
 	}
@@ -49,15 +49,17 @@ func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType) (f
 	if err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(device), &capability)); err != nil {
 		return false, "", err
 	}
-	return capability >= 80 && c.flash(dtype), c.notTokenKernels(capability, dtype), nil
+	return capability >= 80 && c.flash(dtype), c.notTokenKernels(capability, dtype, quantized), nil
 }
 
 // notTokenKernels returns why the kernels of a token do not take a model, or "".
-func (c *decoderConfig) notTokenKernels(capability int32, dtype cgotorch.DType) string {
+func (c *decoderConfig) notTokenKernels(capability int32, dtype cgotorch.DType, quantized bool) string {
 	const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8 // as in csrc/kernels
 	switch group := c.heads / c.keyHeads; {
 	case capability < 80:
 		return fmt.Sprintf("the compute capability of the device is %d, and 80 is needed", capability)
+	case quantized && capability < 90:
+		return fmt.Sprintf("the weights have 8 bits, the compute capability of the device is %d, and 90 is needed", capability)
 	case dtype.Size() != 2:
 		return fmt.Sprintf("the weights are %v, and bfloat16 or float16 is needed", dtype)
 	case c.head%16 != 0 || c.head > mostHead:
@@ -106,7 +108,7 @@ func (d *decoder) token(x *cgotorch.Exec, p *tokenPass) *cgotorch.Tensor {
 		}
 		d.tokenAdd(x, s, d.tokenLinear(x, s, l.beforeFeed, l.gateUp, d.c.activation), l.down, l.afterFeed)
 	}
-	return d.capped(x, d.tokenLinear(x, s, d.norm, &linear{weight: d.head}, "float"), d.c.logitCap)
+	return d.capped(x, d.tokenLinear(x, s, d.norm, d.head, "float"), d.c.logitCap)
 }
 
 // tokenLinear is a product of the normed stream. A nil norm is none.
@@ -115,7 +117,7 @@ func (d *decoder) tokenLinear(x *cgotorch.Exec, s *tokenStream, norm *cgotorch.T
 	if s.late != nil {
 		sum = x.EmptyLike(s.sum)
 	}
-	out := call(x, "streamtorch::token_linear", s.sum, l.weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, nil, s.late, s.norm, sum, d.edge, []int64{})
+	out := d.tokenProduct(x, s.sum, l, norm, epilogue, nil, s.late, s.norm, sum)
 	if sum != nil {
 		*s = tokenStream{sum: sum}
 	}
@@ -124,14 +126,21 @@ func (d *decoder) tokenLinear(x *cgotorch.Exec, s *tokenStream, norm *cgotorch.T
 
 // tokenAdd adds a product of `in` to the stream, behind a norm if there is one.
 func (d *decoder) tokenAdd(x *cgotorch.Exec, s *tokenStream, in *cgotorch.Tensor, l *linear, norm *cgotorch.Tensor) {
-	product := func(epilogue string, residual *cgotorch.Tensor) *cgotorch.Tensor {
-		return call(x, "streamtorch::token_linear", in, l.weight, l.bias, nil, d.c.eps, d.c.normOffset, epilogue, residual, nil, nil, nil, d.edge, []int64{})
-	}
 	if norm != nil {
-		s.late, s.norm = product("float", nil), norm
+		s.late, s.norm = d.tokenProduct(x, in, l, nil, "float", nil, nil, nil, nil), norm
 		return
 	}
-	s.sum = product("add", s.sum)
+	s.sum = d.tokenProduct(x, in, l, nil, "add", s.sum, nil, nil, nil)
+}
+
+// tokenProduct is the operator token_linear.
+func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear, norm *cgotorch.Tensor, epilogue string, residual, late, lateNorm, sum *cgotorch.Tensor) *cgotorch.Tensor {
+	weight, of := l.weight, []any{nil, nil}
+	if l.codes != nil {
+		weight, of = l.codes.typed(x), []any{l.codes.scale, d.dtype}
+	}
+	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, []int64{}}
+	return call(x, "streamtorch::token_linear", append(args, of...)...)
 }
 
 // tokenExperts adds what a layer's experts compute to the stream.

@@ -14,11 +14,15 @@ import (
 type linear struct {
 	weight, bias *cgotorch.Tensor // [rows, in] and [rows]; bias is nil if there is none
 	parts        []nn.Linear      // views of both, one for each tensor of the files
+	codes        *codes           // in place of weight and parts, or nil: Note [Weights of 8 bits]
 }
 
 // forward maps `in` [n, in] to [n, rows].
 func (l *linear) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *cgotorch.Tensor {
-	if !training || len(l.parts) == 1 {
+	if l.codes != nil {
+		return x.Tidy(func() *cgotorch.Tensor { return x.Linear(in, l.codes.weight(x, in.DType()), l.bias) })
+	}
+	if !training || len(l.parts) <= 1 {
 		return x.Linear(in, l.weight, l.bias)
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -180,9 +184,9 @@ func (m *maker) decoder() *decoder {
 		d.layers = append(d.layers, m.layer(fmt.Sprintf("%slayers.%d.", prefix, i), l))
 	}
 	d.norm = m.norm(prefix, "norm", m.c.width)
-	d.head = d.embed
+	d.head = &linear{weight: d.embed}
 	if !m.c.tied {
-		d.head = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
+		d.head.weight = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
 	}
 	d.Weights, d.whole, d.flash, d.notOwn = m.named, m.whole, m.flash, m.notOwn
 	if d.notOwn == "" {

@@ -41,3 +41,7 @@ func (m *Model) Edge(name string) {
 		}
 	}
 }
+
+// Folder is that from which the model was opened, and DType that of its weights.
+func (m *Model) Folder() string        { return m.folder }
+func (m *Model) DType() cgotorch.DType { return m.d.dtype }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -28,6 +29,12 @@ type Options struct {
 	// together. 0 means Context. A page has 16 tokens of one conversation. Layers with a window
 	// have pages for CacheTokens/Context conversations, rounded up.
 	CacheTokens int
+
+	// Quantize makes the weights of products narrow when they are loaded: "int8", or "fp8" (e4m3), each
+	// with a scale for a row. A token then reads about half the bytes. Embeddings, norms, routers and
+	// experts stay as they are. [Model.QuantizationError] tells what that changes. While Open runs, the
+	// weights in DType need memory too. Such a model is neither saved nor trained. "" changes nothing.
+	Quantize string
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
 	// needs no more than a config.json. Such a model shows what a machine can do, and answers
@@ -56,6 +63,8 @@ type Model struct {
 	own          bool // the stream is the model's
 	closed       atomic.Bool
 	context      int
+	quantize     string
+	narrowed     float64 // the relative error of quantize
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -77,6 +86,9 @@ type Model struct {
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
 // anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
+	if !slices.Contains([]string{"", "int8", "fp8"}, o.Quantize) {
+		return nil, fmt.Errorf("text: Quantize is %q, want \"\", int8 or fp8: %w", o.Quantize, cgotorch.ErrInvalidArgument)
+	}
 	folder, err := o.find(folder)
 	if err != nil {
 		return nil, err
@@ -101,7 +113,7 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err := o.bound(c); err != nil {
 		return nil, err
 	}
-	m.context = o.Context
+	m.context, m.quantize = o.Context, o.Quantize
 	if m.stream == nil {
 		m.own = true
 		if m.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text"}); err != nil {
@@ -202,7 +214,7 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	default:
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
-	flash, notOwn, err := c.kernels(m.stream.Device(), dtype)
+	flash, notOwn, err := c.kernels(m.stream.Device(), dtype, o.Quantize != "")
 	if err != nil {
 		return err
 	}
@@ -225,11 +237,23 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 		}
 		return nil
 	})
-	if err == nil && o.RandomWeights == 0 {
+	if err == nil {
+		err = m.fill(o, files)
+	}
+	return err
+}
+
+// fill loads the weights that are not drawn, and makes them narrow.
+func (m *Model) fill(o Options, files weights) (err error) {
+	if o.RandomWeights == 0 {
 		err = m.d.load(m.stream, files)
 	}
 	if err == nil && o.Adapter != "" {
 		err = m.stream.Do(func(x *cgotorch.Exec) error { return m.d.merge(plain(x), o.Adapter) })
+	}
+	if err == nil && o.Quantize != "" {
+		m.narrowed, err = m.d.quantize(m.stream, o.Quantize)
+		m.Weights = m.d.Weights
 	}
 	if err == nil {
 		err = m.stream.Synchronize() // other streams may use the weights at once
@@ -259,6 +283,9 @@ func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages
 func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Model.Forward"
 	wantIDs(x, where, ids, nil)
+	if m.quantize != "" && x.GradEnabled() {
+		refuse(x, where, "the weights became %s when the model was opened, and are not trained: open it without Options.Quantize, or call Forward in NoGrad", m.quantize)
+	}
 	x = x.NoAutocast()
 	shape := ids.Shape()
 	if n := int(shape[1]); n > m.d.c.context {
@@ -270,6 +297,10 @@ func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor
 		return x.View(logits, shape[0], shape[1], -1)
 	})
 }
+
+// QuantizationError returns what Options.Quantize has changed: the root of the sum of the squared
+// changes of all weights of products, relative to that of the weights. It is 0 without Quantize.
+func (m *Model) QuantizationError() float64 { return m.narrowed }
 
 // Memory returns the bytes that the model takes on its device: those of its weights, and those of
 // the cache of all conversations.

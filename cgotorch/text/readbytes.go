@@ -14,12 +14,17 @@ func (m *Model) ReadBytes(tokens int) int64 {
 	for _, n := range m.Weights {
 		bytes := float64(n.Tensor.Numel() * int64(n.Tensor.DType().Size()))
 		switch {
-		case n.Tensor == m.d.embed && m.d.head != m.d.embed:
+		case n.Tensor == m.d.embed && m.d.head.weight != m.d.embed:
 			bytes /= float64(c.vocab) // one row
 		case strings.Contains(n.Name, ".experts."):
 			bytes *= float64(c.experts.top) / float64(c.experts.count)
 		}
 		total += bytes
+	}
+	for _, l := range m.d.linears() {
+		if l.codes != nil {
+			total += float64(l.codes.numbers.Numel() + 4*l.codes.scale.Numel())
+		}
 	}
 	for _, l := range c.layers {
 		seen := tokens

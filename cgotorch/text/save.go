@@ -21,12 +21,16 @@ var besides = []string{
 
 // Save writes the model into a folder that transformers and [Open] read, and makes the folder if it
 // is not there. The weights go into one model.safetensors, in the model's dtype, also if they came
-// quantised: the saved model has the values that their codes tell. The other files are those of the
-// folder that the model came from. A file that is there is replaced when the
-// new one is whole. Save waits for the device. Errors name the file.
+// quantised: the saved model has the values that their codes tell. Save fails for a model that was
+// opened with Options.Quantize. The other files are those of the folder that the model came from. A
+// file that is there is replaced when the new one is whole. Save waits for the device. Errors name
+// the file.
 func (m *Model) Save(x *cgotorch.Exec, folder string) error {
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return fmt.Errorf("text: %w", err)
+	}
+	if m.quantize != "" {
+		return fmt.Errorf("text: Save: the weights became %s when the model was opened: open it without Options.Quantize, and save that: %w", m.quantize, cgotorch.ErrInvalidArgument)
 	}
 	x = plain(x)
 	var tensors []safetensors.Tensor

@@ -14,14 +14,20 @@
 // Norms are RMS norms with weights in float32; with `offset` their weights are 1 + weight. The
 // input of the product is rounded to the weights' dtype. Sums are in float32.
 //
+// With `scale`, [rows] float32, the weights are codes in int8 or float8_e4m3fn times the scale of
+// their row. They may have up to 15 more columns than the input. `dtype` then takes the place of
+// the weights' dtype, and the input is not rounded.
+//
 // `sizes` says which kernel runs: [0] loads weights into registers, [stages, window] copies them
-// through a ring of so many boxes, of which `window` are on their way. Empty is a good guess. The
-// kernels: token_linear_cuda.h. On the CPU, LibTorch's operators do the work.
+// through a ring of so many boxes, of which `window` are on their way. Empty is a good guess, and
+// codes have the ring alone. The kernels: token_linear_cuda.h. On the CPU, LibTorch's operators do
+// the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/silu.h>
 #include <torch/library.h>
@@ -38,7 +44,9 @@
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/token_boxes_cuda.h"
+#include "kernels/token_codes_cuda.h"
 #include "kernels/token_linear_cuda.h"
+#include "kernels/token_ring_cuda.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -68,9 +76,13 @@ struct Inputs {
   Optional late;
   Optional late_norm;
   Optional sum;
+  Optional scale;
+  std::optional<at::ScalarType> dtype_of_codes;
 
+  bool coded() const { return is_defined(scale); }
+  at::ScalarType dtype() const { return coded() ? *dtype_of_codes : weight.scalar_type(); }
   int64_t rows() const { return weight.size(0); }
-  int64_t columns() const { return weight.size(1); }
+  int64_t columns() const { return coded() ? input.numel() : weight.size(1); }
   int64_t results() const { return epilogue >= kSilu ? rows() / 2 : rows(); }
   bool normed() const { return is_defined(norm) || is_defined(late); }
 
@@ -85,14 +97,20 @@ struct Inputs {
   void check() const {
     TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight), kOperator, ": weight is ", weight.sizes(),
                 ", want a contiguous matrix, aligned to 16 bytes");
+    const at::ScalarType kind = weight.scalar_type();
+    TORCH_CHECK((kind == at::kChar || kind == at::kFloat8_e4m3fn) == coded() && dtype_of_codes.has_value() == coded(), kOperator, ": weight is ", kind,
+                ", and codes in int8 or float8_e4m3fn have a scale and a dtype, and no other weights have");
+    TORCH_CHECK(!coded() || (at::isFloatingType(dtype()) && weight.size(1) >= columns() && weight.size(1) < columns() + 16), kOperator, ": weight is ",
+                weight.sizes(), " for ", columns(), " columns of ", dtype(), ", want codes of so many columns, or up to 15 more, and a floating dtype");
     TORCH_CHECK(!needs_gradient({input, weight, bias, norm, residual, late, late_norm}), kOperator, ": it has no gradient: call it in NoGrad");
     TORCH_CHECK(epilogue < kSilu || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
     TORCH_CHECK(is_defined(late) == is_defined(late_norm) && is_defined(late) == is_defined(sum), kOperator, ": late, late_norm and sum go together");
     TORCH_CHECK(is_defined(residual) == (epilogue == kAdd), kOperator, ": the epilogue add has a residual, and no other has");
     TORCH_CHECK(!is_defined(sum) || (!sum->is_alias_of(input) && !sum->is_alias_of(*late)), kOperator, ": sum shares memory with an input, which other blocks still read");
-    const at::ScalarType wide = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    check(input, "input", columns(), normed() || input.scalar_type() != weight.scalar_type() ? wide : weight.scalar_type());
-    check(bias, "bias", rows(), weight.scalar_type());
+    const at::ScalarType wide = dtype() == at::kDouble ? at::kDouble : at::kFloat;
+    check(input, "input", columns(), normed() || input.scalar_type() != dtype() ? wide : dtype());
+    check(bias, "bias", rows(), dtype());
+    check(scale, "scale", rows(), at::kFloat);
     check(norm, "norm", columns(), wide);
     check(late, "late", columns(), wide);
     check(late_norm, "late_norm", columns(), wide);
@@ -102,7 +120,7 @@ struct Inputs {
 };
 
 at::Tensor by_operators(const Inputs& of) {
-  const at::ScalarType dtype = of.weight.scalar_type();
+  const at::ScalarType dtype = of.dtype(), wide = dtype == at::kDouble ? dtype : at::kFloat, computed = of.coded() ? wide : dtype;
   const auto normed = [&](const at::Tensor& t, const at::Tensor& weight) {
     return at::rms_norm(t, {of.columns()}, of.offset ? at::add(weight, 1) : weight, of.eps);
   };
@@ -112,14 +130,16 @@ at::Tensor by_operators(const Inputs& of) {
     of.sum->copy_(input.view_as(*of.sum));
   }
   if (is_defined(of.norm)) input = normed(input, *of.norm);
-  at::Tensor result = at::linear(input.to(dtype), of.weight, of.bias);
+  const at::Tensor weight = of.coded() ? at::mul(of.weight.narrow(1, 0, of.columns()).to(computed), of.scale->unsqueeze(1)) : of.weight;
+  const std::optional<at::Tensor> bias = is_defined(of.bias) ? std::optional(of.bias->to(computed)) : std::nullopt;
+  at::Tensor result = at::linear(input.to(computed), weight, bias);
   const auto half = [&](int64_t i) { return result.narrow(1, i * of.results(), of.results()); };
   switch (of.epilogue) {
-    case kPlain: return result;
-    case kFloat: return result.to(dtype == at::kDouble ? dtype : at::kFloat);
+    case kPlain: return result.to(dtype);
+    case kFloat: return result.to(wide);
     case kAdd: return at::add(of.residual->view({1, -1}), result);
-    case kSilu: return at::silu(half(0)).mul(half(1));
-    case kGelu: return at::gelu(half(0), "tanh").mul(half(1));
+    case kSilu: return at::silu(half(0)).mul(half(1)).to(dtype);
+    case kGelu: return at::gelu(half(0), "tanh").mul(half(1)).to(dtype);
   }
   return result;
 }
@@ -134,6 +154,7 @@ struct Linear {
   const void* late_norm;
   void* sum;
   const void* residual;
+  const void* scale;
   void* out;
   float eps;
   int rows;
@@ -141,48 +162,64 @@ struct Linear {
   int window;
 };
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, bool boxes) {
-  const at::ScalarType dtype = of.weight.scalar_type(), input = of.input.scalar_type();
-  const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), boxes);
+const CudaProgram& program_of(const Inputs& of, Edge edge, bool boxes, int pairs) {
+  const at::ScalarType dtype = of.dtype(), input = of.input.scalar_type();
+  const int codes = !of.coded() ? 0 : of.weight.scalar_type() == at::kChar ? 1 : 2;  // as in the CUDA text
+  const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), boxes,
+                       codes, pairs);
   return variant_of(key, [&] {
     Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
-                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + kEdgesText,
+                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};
-    if (boxes) made.source += kTokenBoxesText;
+    if (boxes) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : kTokenCodesText);
     made.most_shared_memory = true;
     return made;
   });
 }
 
+// How many pairs a group of codes has: 8, or 4 where the blocks then share the groups more evenly.
+int pairs_of_codes(int pairs, int multiprocessors) {
+  const auto rounds = [&](int in_group) {
+    const int groups = (pairs + in_group - 1) / in_group, blocks = std::min(multiprocessors, groups);
+    return (groups + blocks - 1) / blocks * in_group;
+  };
+  return 20 * rounds(8) > 21 * rounds(4) ? 4 : 8;
+}
+
 at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayRef sizes) {
-  const at::ScalarType dtype = of.weight.scalar_type();
+  const at::ScalarType dtype = of.dtype();
   const c10::DeviceIndex device = of.weight.device().index();
   const CudaChip chip = cuda().chip(device);
   TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= (of.normed() ? kMostNormed : kMostColumns) &&
-                  of.rows() < INT32_MAX && chip.capability >= 80,
-              kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernels take bfloat16 and float16, a multiple of 8 columns up to ",
-              kMostColumns, " (", kMostNormed, " behind a norm), on compute capability 8.0");
+                  of.rows() < INT32_MAX && chip.capability >= (of.coded() ? 90 : 80) && (!of.coded() || of.weight.size(1) % 16 == 0),
+              kOperator, ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), " for ", of.columns(), " columns of ", dtype,
+              ", and the kernels take bfloat16 and float16, a multiple of 8 columns up to ", kMostColumns, " (", kMostNormed,
+              " behind a norm), on compute capability 8.0; codes in rows of a multiple of 16 bytes, on 9.0");
   const Edge edge = edge_of(kOperator, edge_name, device);
   const at::ScalarType to = of.epilogue == kFloat || of.epilogue == kAdd ? at::kFloat : dtype;
   at::Tensor out = at::empty({1, of.results()}, of.weight.options().dtype(to));
   Linear l{of.input.const_data_ptr(), of.weight.const_data_ptr(), read(of.bias), read(of.norm), read(of.late), read(of.late_norm),
-           is_defined(of.sum) ? of.sum->mutable_data_ptr() : nullptr, read(of.residual), out.mutable_data_ptr(), static_cast<float>(of.eps),
+           is_defined(of.sum) ? of.sum->mutable_data_ptr() : nullptr, read(of.residual), read(of.scale), out.mutable_data_ptr(), static_cast<float>(of.eps),
            static_cast<int>(of.rows()), 0, 0};
   const c10::Stream stream = images::stream_of(of.weight);
-  const int pairs = static_cast<int>((of.rows() + 1) / 2), in_row = static_cast<int>((of.columns() + 1023) / 1024), input_bytes = in_row * 2048;
-  const bool boxes = chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0);
+  const int pairs = static_cast<int>((of.rows() + 1) / 2), in_row = static_cast<int>((of.columns() + 1023) / 1024), input_bytes = in_row * (of.coded() ? 4096 : 2048);
+  const bool boxes = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
   if (!boxes) {
     void* arguments[] = {&l};
     const int blocks = std::min(2 * chip.multiprocessors, (pairs + 7) / 8);
-    cuda().launch(program_of(of, edge, false), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
+    cuda().launch(program_of(of, edge, false, 4), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
     return out;
   }
   // A block gets as many boxes as it copies, but not more than there is room for.
-  const int width = static_cast<int>((of.columns() + in_row - 1) / in_row + 63) / 64 * 64, box_bytes = width * 16, groups = (pairs + 3) / 4;
+  const int in_group = of.coded() ? pairs_of_codes(pairs, chip.multiprocessors) : 4;
+  const int element = of.coded() ? 1 : 2, warps = of.coded() ? 8 : 4;  // as in the CUDA text
+  const int line = static_cast<int>(((of.columns() + in_row - 1) / in_row * element + 127) / 128 * 128), box_bytes = line * 2 * in_group;
+  const int groups = (pairs + in_group - 1) / in_group;
   const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * in_row;
-  const int room = (chip.shared_memory - input_bytes - 64) / (box_bytes + 16);
+  const int kept = input_bytes + 8 * warps, of_sums = of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
+  const int room = (chip.shared_memory - kept - of_sums - 32) / (box_bytes + 16);
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [], [0] or [stages, window]");
   l.stages = std::min({sizes.empty() ? 10 : static_cast<int>(std::min<int64_t>(sizes[0], INT16_MAX)), copies, room});
   // Where a block copies few boxes, the loads of its input count for more than the boxes that they
@@ -191,15 +228,18 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
   l.window = std::min(sizes.empty() ? window : static_cast<int>(std::min<int64_t>(sizes[1], INT16_MAX)), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
-  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.columns() * 2, static_cast<int>(8 / matrices), width * 2);
+  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.weight.size(1) * element,
+                               static_cast<int>(2 * in_group / matrices), line);
   void* arguments[] = {&l, &map};
-  cuda().launch(program_of(of, edge, true), "token_linear_boxes", stream, blocks, 160, arguments, l.stages * (box_bytes + 16) + input_bytes + 32, start_of(edge));
+  cuda().launch(program_of(of, edge, true, in_group), of.coded() ? "token_linear_codes" : "token_linear_boxes", stream, blocks, 32 * (warps + 1), arguments,
+                l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }
 
 at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optional bias, Optional norm, double eps, bool offset, c10::string_view epilogue,
-                        Optional residual, Optional late, Optional late_norm, Optional sum, c10::string_view edge, at::IntArrayRef sizes) {
-  const Inputs of{input, weight, bias, norm, eps, offset, epilogue_of({epilogue.data(), epilogue.size()}), residual, late, late_norm, sum};
+                        Optional residual, Optional late, Optional late_norm, Optional sum, c10::string_view edge, at::IntArrayRef sizes, Optional scale,
+                        std::optional<at::ScalarType> dtype) {
+  const Inputs of{input, weight, bias, norm, eps, offset, epilogue_of({epilogue.data(), epilogue.size()}), residual, late, late_norm, sum, scale, dtype};
   of.check();
   if (weight.is_cuda()) return by_kernel(of, {edge.data(), edge.size()}, sizes);
   return by_operators(of);
@@ -208,7 +248,7 @@ at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optio
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_linear(Tensor input, Tensor weight, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, str epilogue=\"\", "
-      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[]) -> Tensor");
+      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[], Tensor? scale=None, ScalarType? dtype=None) -> Tensor");
   declare_early_reads(kOperator, {{"weight"}, {"norm"}, {"late_norm"}});
 }
 

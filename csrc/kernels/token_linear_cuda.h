@@ -6,13 +6,16 @@
 //   token_linear_direct   each warp loads its weights into registers
 //   token_linear_boxes    one thread of a block copies boxes of weights into a ring in shared
 //                         memory, and four warps compute: token_boxes_cuda.h
+//   token_linear_codes    the same for weights of 8 bits, by tensor cores: token_codes_cuda.h
 //
-// Both ask for weights before their wait: Note [Programmatic edges]. Then each block makes the
+// All ask for weights before their wait: Note [Programmatic edges]. Then each block makes the
 // input of the product in shared memory. It is the same in all blocks.
 //
 // The text is compiled for one set of these macros:
 //
 //   DTYPE     BFloat16 or Half: the dtype of the weights, and of the input of the product
+//   CODES     what the weights are: 0 numbers in DTYPE, 1 int8, 2 float8_e4m3fn
+//   PAIRS     pairs in a group, which a block computes together
 //   INPUT     the dtype of `input`: DTYPE or Float
 //   COLUMNS   the elements of a row, a multiple of 8
 //   NORM      1: the input goes through an RMS norm first
@@ -44,6 +47,7 @@ struct Linear {
   const float* late_norm;
   float* sum;             // of the input and the normed late
   const float* residual;
+  const float* scale;     // of the codes of each row, or NULL
   void* out;
   float eps;
   int rows;
@@ -53,6 +57,7 @@ struct Linear {
 
 constexpr bool kTwoMatrices = EPILOGUE >= 3;
 constexpr int kBoxes = (COLUMNS + 1023) / 1024;  // in a row
+constexpr float kHighScale = 1.f / 256, kLowScale = 4096;  // of the input with codes
 constexpr int kPadded = kBoxes * 1024;  // columns of the input in shared memory: the last are zeros
 
 __device__ __forceinline__ float sum_of_warp(float v) {
@@ -104,6 +109,25 @@ struct Norms {
   }
 };
 
+// Writes eight columns of the input of the product, from `at` on, into shared memory.
+__device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
+#if CODES == 0
+  *reinterpret_cast<Eight*>(x + at) = narrow<DTYPE>(v);
+#else
+  // Tensor cores multiply numbers in float16. Two of them, the second one for what the first one has
+  // lost, have the range and the digits of v: see token_codes_cuda.h.
+  float high[8], low[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    high[i] = v[i] * kHighScale;
+    low[i] = (high[i] - Half::widen(Half::narrow(high[i]))) * kLowScale;
+  }
+  Vector<Half, 8>* const to = reinterpret_cast<Vector<Half, 8>*>(x + 2 * at);
+  to[0] = narrow<Half>(high);
+  to[1] = narrow<Half>(low);
+#endif
+}
+
 // Writes the input of the product into x [kPadded], in shared memory. `room` has 2 * kThreads / 32
 // floats.
 template <int kThreads>
@@ -111,7 +135,8 @@ __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads
   constexpr int kSteps = Norms<kThreads>::kSteps;
   const int thread = threadIdx.x;
   if (kPadded > COLUMNS) {
-    for (int at = COLUMNS + thread * 8; at < kPadded; at += kThreads * 8) *reinterpret_cast<uint4*>(x + at) = make_uint4(0, 0, 0, 0);
+    const float zeros[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int at = COLUMNS + thread * 8; at < kPadded; at += kThreads * 8) put(x, at, zeros);
   }
   if constexpr (sizeof(INPUT::Raw) == 2) {
     constexpr int kTogether = kSteps < 8 ? kSteps : 8;
@@ -126,7 +151,14 @@ __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int at = (from + i) * kThreads + thread;
-        if (from + i < kSteps && at < COLUMNS / 8) reinterpret_cast<uint4*>(x)[at] = some[i];
+        if (from + i >= kSteps || at >= COLUMNS / 8) continue;
+        if constexpr (CODES == 0) {
+          reinterpret_cast<uint4*>(x)[at] = some[i];
+        } else {
+          float v[8];
+          widen(*reinterpret_cast<const Eight*>(&some[i]), v);
+          put(x, at * 8, v);
+        }
       }
     }
   } else {
@@ -192,12 +224,13 @@ __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads
 #pragma unroll
         for (int k = 0; k < 8; ++k) v[i][k] *= scale * (w[k] + OFFSET);
       }
-      *reinterpret_cast<Eight*>(x + at) = narrow<DTYPE>(v[i]);
+      put(x, at, v[i]);
     }
   }
   meet<kThreads>();
 }
 
+#if CODES == 0
 // Adds the product of eight weights and eight inputs to two sums.
 __device__ __forceinline__ void multiply(float& even, float& odd, const uint4& weights, const float (&x)[8]) {
   float w[8];
@@ -208,6 +241,8 @@ __device__ __forceinline__ void multiply(float& even, float& odd, const uint4& w
     odd = fmaf(w[i + 1], x[i + 1], odd);
   }
 }
+
+#endif
 
 // A pair of outputs: the rows of its weights, and what its sums become.
 struct Pair {
@@ -245,6 +280,7 @@ struct Pair {
 
 __device__ __forceinline__ int pairs_of(const Linear& l) { return (l.rows + 1) / 2; }
 
+#if CODES == 0
 // ---- weights into registers
 
 __device__ __forceinline__ uint4 load_weights(const Raw* from) {
@@ -312,6 +348,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) token_linear_direct(const L
     }
   }
 }
+#endif
 )cuda";
 
 }  // namespace ct

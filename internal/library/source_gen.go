@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "703a7a477cdad352077bdfac435960c65f83e8ba1ab7adf902eb9da57f03e862"
+const Source = "b8ed7e8ae82979d179783709fdb84ef1ad4b2785a09cade8e48d7e698a66294a"

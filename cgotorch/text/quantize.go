@@ -1,0 +1,143 @@
+package text
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Note [Weights of 8 bits]
+//
+// With Options.Quantize the products of attention, of dense feed-forward layers and of the head
+// have weights of 8 bits: int8, or fp8 (e4m3). Each row has a scale, which makes its largest weight
+// the largest code. Embeddings, norms, biases, routers and experts stay as they are.
+//
+// A token's product multiplies the codes themselves: csrc/kernels/token_codes_cuda.h. It reads half
+// the bytes, and loses nothing besides. A prompt's product first computes the weight in the model's
+// dtype, in memory that is free again after it.
+
+// codes are the weight of a product in 8 bits.
+type codes struct {
+	numbers *cgotorch.Tensor // Int8, or Uint8 with the bits of e4m3, [rows, columns rounded up to 16]
+	scale   *cgotorch.Tensor // Float32 [rows]
+	columns int
+}
+
+const float8 = cgotorch.DType(24) // float8_e4m3fn of LibTorch
+
+// newCodes returns the codes of a weight [rows, columns] in a form. It adds the squares of what the
+// codes change, and those of the weights, to squares, Float64 [2].
+func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *codes {
+	rows, columns := int(weight.Shape()[0]), int(weight.Shape()[1])
+	dtype := cgotorch.Int8
+	if form == "fp8" {
+		dtype = cgotorch.Uint8
+	}
+	c := &codes{columns: columns, numbers: x.Zeros(dtype, int64(rows), int64((columns+15)/16*16)), scale: x.Empty(cgotorch.Float32, int64(rows))}
+	const together = 1 << 25 // elements, so that what is computed in float32 stays small
+	step := max(1, together/columns)
+	for at := 0; at < rows; at += step {
+		x.Tidy(func() *cgotorch.Tensor {
+			n := min(step, rows-at)
+			c.set(x, at, x.To(x.Narrow(weight, 0, at, n), cgotorch.Float32), squares)
+			return nil
+		})
+	}
+	x.Keep(c.numbers)
+	x.Keep(c.scale)
+	return c
+}
+
+// set computes the codes of some rows, Float32 [n, columns].
+func (c *codes) set(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tensor) {
+	n := int(weight.Shape()[0])
+	most := 127.0
+	if c.numbers.DType() == cgotorch.Uint8 {
+		most = 448
+	}
+	largest := x.AMax(x.Abs(weight), []int64{1}, cgotorch.ReduceOptions{KeepDim: true})
+	scale := x.Clamp(x.DivScalar(largest, most), 1e-30, nil) // a row of zeros has one too
+	scaled := x.Clamp(x.Div(weight, scale), -most, most)
+	if c.numbers.DType() == cgotorch.Int8 {
+		scaled = x.Round(scaled)
+	}
+	numbers := x.Narrow(x.Narrow(c.typed(x), 0, at, n), 1, 0, c.columns)
+	x.CopyInPlace(numbers, scaled)
+	x.CopyInPlace(x.Narrow(c.scale, 0, at, n), x.View(scale, -1))
+	changed := x.Sub(x.Mul(x.To(numbers, cgotorch.Float32), scale), weight)
+	for i, t := range []*cgotorch.Tensor{changed, weight} {
+		x.AddInPlace(x.Select(squares, 0, i), x.Sum(x.Square(t)))
+	}
+}
+
+// typed returns the codes in their own dtype.
+func (c *codes) typed(x *cgotorch.Exec) *cgotorch.Tensor {
+	if c.numbers.DType() == cgotorch.Uint8 {
+		return call(x, "aten::view.dtype", c.numbers, float8)
+	}
+	return c.numbers
+}
+
+// weight computes the weight [rows, columns] in a dtype.
+func (c *codes) weight(x *cgotorch.Exec, dtype cgotorch.DType) *cgotorch.Tensor {
+	numbers := x.Narrow(c.typed(x), 1, 0, c.columns)
+	return x.MulInPlace(x.To(numbers, dtype), x.Unsqueeze(c.scale, 1))
+}
+
+// linears returns the products whose weights are quantised.
+func (d *decoder) linears() (all []*linear) {
+	for _, l := range d.layers {
+		all = append(all, l.qkv, l.out)
+		if l.experts == nil {
+			all = append(all, l.gateUp, l.down)
+		}
+	}
+	return append(all, d.head)
+}
+
+// quantize replaces the weights of products by codes, and returns their relative error: the root of
+// the squares of what the codes change over those of the weights. It waits for the device.
+func (d *decoder) quantize(s *cgotorch.Stream, form string) (float64, error) {
+	gone := map[*cgotorch.Tensor]bool{}
+	var squares []float64
+	err := s.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		sums := x.Zeros(cgotorch.Float64, 2)
+		for _, l := range d.linears() {
+			l.codes = newCodes(x, form, x.Detach(l.weight), sums)
+			d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
+			if l.weight == d.embed { // tokens are rows of it
+				l.weight = nil
+				continue
+			}
+			for _, t := range append(weightsOf(l.parts), l.weight) {
+				gone[t] = true
+				if err := t.Close(); err != nil {
+					return err
+				}
+			}
+			l.weight, l.parts = nil, nil
+		}
+		squares = cgotorch.ToSlice[float64](x, sums)
+		return nil
+	})
+	d.Weights = slices.DeleteFunc(d.Weights, func(n nn.Named) bool { return gone[n.Tensor] })
+	d.whole = slices.DeleteFunc(d.whole, func(t *cgotorch.Tensor) bool { return gone[t] })
+	if err != nil {
+		return 0, err
+	}
+	if sum := squares[0] + squares[1]; math.IsNaN(sum) || math.IsInf(sum, 0) {
+		return 0, fmt.Errorf("text: weights of products have a NaN or an Inf, which %s has no scale for: %w", form, cgotorch.ErrInvalidArgument)
+	}
+	return math.Sqrt(squares[0] / max(squares[1], math.SmallestNonzeroFloat64)), nil
+}
+
+func weightsOf(parts []nn.Linear) (all []*cgotorch.Tensor) {
+	for _, p := range parts {
+		all = append(all, p.Weight)
+	}
+	return all
+}
