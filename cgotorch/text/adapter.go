@@ -94,37 +94,54 @@ func (a adapterConfig) scale() float64 {
 	return a.Alpha / float64(a.Rank)
 }
 
-// merge adds the matrices of an adapter's folder to the weights, in float32.
-func (d *decoder) merge(x *cgotorch.Exec, folder string) error {
-	a, err := readAdapterConfig(folder)
+// adapter is a folder of matrices that are merged into the weights.
+type adapter struct {
+	config adapterConfig
+	of     weights
+	left   map[string]bool // the matrices that are not merged yet
+}
+
+func openAdapter(folder string) (*adapter, error) {
+	config, err := readAdapterConfig(folder)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w, err := openWeights([]string{filepath.Join(folder, "adapter_model.safetensors")})
-	defer w.close()
 	if err != nil {
-		return err
+		w.close()
+		return nil, err
 	}
-	f, left := w.files[0], map[string]bool{}
-	for _, t := range f.Tensors() {
-		left[t.Name] = true
+	a := &adapter{config, w, map[string]bool{}}
+	for _, t := range w.files[0].Tensors() {
+		a.left[t.Name] = true
 	}
-	for _, n := range d.Weights {
+	return a, nil
+}
+
+// merge adds the matrices that belong to some weights, in float32.
+func (a *adapter) merge(x *cgotorch.Exec, d *decoder, named []nn.Named) error {
+	for _, n := range named {
 		for _, name := range d.c.names.inFiles(n.Name) {
 			name = "base_model.model." + strings.TrimSuffix(name, ".weight")
 			down, up := name+".lora_A.weight", name+".lora_B.weight"
-			if !left[down] && !left[up] {
+			if !a.left[down] && !a.left[up] {
 				continue
 			}
-			if err := d.mergeOne(x, a, f, n, down, up); err != nil {
+			if err := d.mergeOne(x, a.config, a.of.files[0], n, down, up); err != nil {
 				return err
 			}
-			delete(left, down)
-			delete(left, up)
+			delete(a.left, down)
+			delete(a.left, up)
 		}
 	}
+	return nil
+}
+
+// rest fails if a matrix is left.
+func (a *adapter) rest() error {
+	f := a.of.files[0]
 	for _, t := range f.Tensors() {
-		if left[t.Name] {
+		if a.left[t.Name] {
 			return fmt.Errorf("text: %s: tensor %s belongs to no matrix of the model: %w", f.Name(), t.Name, cgotorch.ErrInvalidArgument)
 		}
 	}

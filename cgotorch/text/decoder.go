@@ -25,6 +25,8 @@ type decoder struct {
 
 	frequencies [2][]*cgotorch.Tensor // of each rotation, in short sequences and in long ones
 
+	later []*linear // products whose weights become codes
+
 	Weights []nn.Named `state:",named"` // with the names of the files
 	whole   []*cgotorch.Tensor
 }

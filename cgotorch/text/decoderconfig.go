@@ -372,22 +372,3 @@ func familyNames() []string {
 	slices.Sort(names)
 	return names
 }
-
-// weights returns about how many numbers the weights have, norms and biases left out. It is no
-// integer, because a hostile config.json may ask for more than one holds.
-func (c *decoderConfig) weights() float64 {
-	width, tables := float64(c.width), 2.0
-	if c.tied {
-		tables = 1
-	}
-	n := tables * float64(c.vocab) * width
-	for _, l := range c.layers {
-		n += 2 * float64(c.heads+c.keyHeads) * float64(c.head) * width
-		if l.sparse {
-			n += float64(c.experts.count) * (3*float64(c.experts.inner) + 1) * width
-		} else {
-			n += 3 * float64(c.inner) * width
-		}
-	}
-	return n
-}

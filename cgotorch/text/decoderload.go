@@ -13,33 +13,22 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// load copies the tensors of the files into the decoder, each once. An error that it finds before
-// it reads a tensor leaves the decoder unchanged. load waits for the device.
-func (d *decoder) load(s *cgotorch.Stream, w weights) error {
-	sources, quantized, err := d.match(w)
-	if err != nil {
-		return err
-	}
+// fillSources copies the tensors of files into those of the model. It waits for the device.
+func fillSources(s *cgotorch.Stream, sources []source) error {
 	var pieces []piece
 	defer func() {
 		for _, p := range pieces {
 			p.to.Close()
 		}
 	}()
-	err = s.Do(func(x *cgotorch.Exec) error {
+	err := s.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		for _, src := range sources {
-			if dtypes[src.info.DType] == src.to.DType() && isDense(src.to) {
+			if src.quantized == nil && dtypes[src.info.DType] == src.to.DType() && isDense(src.to) {
 				pieces = src.cut(x, pieces)
 			} else if err := src.convert(x); err != nil {
-				return err
-			}
-		}
-		for _, src := range quantized {
-			if err := src.convert(x); err != nil {
 				return err
 			}
 		}
@@ -168,32 +157,34 @@ func (n names) inFiles(name string) (all []string) {
 	return all
 }
 
-// match finds a source for each tensor of the decoder.
-func (d *decoder) match(w weights) (sources []source, quantized []*quantizedSource, err error) {
+// match finds a source for each tensor of the decoder, by the tensor's name, also for those that
+// are made later. Its error names all tensors of the files that do not fit.
+func (d *decoder) match(w weights) (map[string]source, error) {
+	sources := map[string]source{}
 	var errs []error
 	known := map[string]bool{}
-	for _, n := range d.Weights {
-		if q := d.quantizedSource(w, n); q != nil {
-			quantized = append(quantized, q)
-			maps.Copy(known, q.members)
-			continue
-		}
-		s := source{to: n.Tensor}
-		for _, name := range d.c.names.inFiles(n.Name) {
-			if f := w.of[name]; f != nil && s.file == nil {
-				s.file, s.name = f, name
-				s.info, _ = f.Lookup(name)
+	add := func(name string, shape []int64) {
+		s := d.source(w, name, shape)
+		sources[name] = s
+		switch {
+		case s.quantized != nil:
+			maps.Copy(known, s.quantized.members)
+		case s.file == nil:
+			errs = append(errs, fmt.Errorf("text: %s: tensor %s is missing: %w", w.names(), name, cgotorch.ErrInvalidArgument))
+		default:
+			known[s.name] = true
+			if err := s.check(); err != nil {
+				errs = append(errs, err)
 			}
 		}
-		if s.file == nil {
-			errs = append(errs, fmt.Errorf("text: %s: tensor %s is missing: %w", w.names(), n.Name, cgotorch.ErrInvalidArgument))
-			continue
+	}
+	for _, n := range d.Weights {
+		add(n.Name, n.Tensor.Shape())
+	}
+	for _, l := range d.later {
+		for i, name := range l.names {
+			add(name, []int64{int64(l.rows[i]), int64(l.in)})
 		}
-		known[s.name] = true
-		if err := s.check(); err != nil {
-			errs = append(errs, err)
-		}
-		sources = append(sources, s)
 	}
 	if err := d.tie(w, sources); err != nil {
 		errs = append(errs, err)
@@ -205,46 +196,48 @@ func (d *decoder) match(w weights) (sources []source, quantized []*quantizedSour
 			}
 		}
 	}
-	return sources, quantized, few(errs)
+	return sources, few(errs)
 }
 
-// quantizedSource returns the source of a tensor that the files have quantised, or nil.
-func (d *decoder) quantizedSource(w weights, n nn.Named) *quantizedSource {
-	if d.c.quantized == nil {
-		return nil
-	}
-	for _, name := range d.c.names.inFiles(n.Name) {
-		if module, ok := strings.CutSuffix(name, ".weight"); ok {
-			if s := d.c.quantized.source(w, module, n.Tensor); s != nil {
+// source finds a tensor of the decoder in the files.
+func (d *decoder) source(w weights, name string, shape []int64) source {
+	s := source{shape: shape}
+	for _, inFile := range d.c.names.inFiles(name) {
+		if module, ok := strings.CutSuffix(inFile, ".weight"); ok && d.c.quantized != nil && len(shape) == 2 {
+			if s.quantized = d.c.quantized.source(w, module, shape); s.quantized != nil {
 				return s
 			}
 		}
+		if f := w.of[inFile]; f != nil && s.file == nil {
+			s.file, s.name = f, inFile
+			s.info, _ = f.Lookup(inFile)
+		}
 	}
-	return nil
+	return s
 }
 
 // tie refuses files that have a head of their own although config.json says that it is the
 // embedding.
-func (d *decoder) tie(w weights, sources []source) error {
+func (d *decoder) tie(w weights, sources map[string]source) error {
 	name := headName
 	if w.of[name] == nil {
 		name = innerPrefix + headName
 	}
-	f := w.of[name]
-	if !d.c.tied || f == nil || len(sources) == 0 || sources[0].to != d.embed {
+	f, table := w.of[name], sources[d.Weights[0].Name] // the embedding is the first
+	if !d.c.tied || f == nil || table.file == nil {
 		return nil
 	}
 	head, err := f.Read(name)
 	if err != nil {
 		return fmt.Errorf("text: %w", err)
 	}
-	embedding, err := sources[0].file.Read(sources[0].name)
+	embedding, err := table.file.Read(table.name)
 	if err != nil {
 		return fmt.Errorf("text: %w", err)
 	}
 	if !bytes.Equal(head, embedding) {
 		return fmt.Errorf("text: %s: tensor %s differs from %s, and tie_word_embeddings of config.json says that they are one: set it to false: %w",
-			f.Name(), name, sources[0].name, cgotorch.ErrInvalidArgument)
+			f.Name(), name, table.name, cgotorch.ErrInvalidArgument)
 	}
 	return nil
 }

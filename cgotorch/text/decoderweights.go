@@ -2,6 +2,7 @@ package text
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -15,6 +16,10 @@ type linear struct {
 	weight, bias *cgotorch.Tensor // [rows, in] and [rows]; bias is nil if there is none
 	parts        []nn.Linear      // views of both, one for each tensor of the files
 	codes        *codes           // in place of weight and parts, or nil: Note [Weights of 8 bits]
+
+	names []string // of the weights of the parts, in the files
+	rows  []int    // of each part
+	in    int
 }
 
 // forward maps `in` [n, in] to [n, rows].
@@ -41,8 +46,12 @@ type maker struct {
 	dtype  cgotorch.DType
 	flash  bool
 	notOwn string
-	named  []nn.Named         // with the names of the files
-	whole  []*cgotorch.Tensor // tensors of which `named` has views
+
+	quantize bool      // the weights of layers' products are made later, one at a time
+	later    []*linear // these products
+
+	named []nn.Named         // with the names of the files
+	whole []*cgotorch.Tensor // tensors of which `named` has views
 }
 
 // tensor makes a tensor of its own.
@@ -83,9 +92,14 @@ func (m *maker) wide() cgotorch.DType {
 	return cgotorch.Float32
 }
 
+// product makes a product of a layer, or lets its weight be made later if that is to be quantised.
+func (m *maker) product(prefix string, names []string, in int, bias bool, rows ...int) *linear {
+	return m.linear(m.quantize, m.dtype, prefix, names, in, bias, rows...)
+}
+
 // linear makes a product. rows has the rows of each tensor of the files, or of all of them
 // together if the files have one.
-func (m *maker) linear(dtype cgotorch.DType, prefix string, names []string, in int, bias bool, rows ...int) *linear {
+func (m *maker) linear(later bool, dtype cgotorch.DType, prefix string, names []string, in int, bias bool, rows ...int) *linear {
 	total := 0
 	for _, n := range rows {
 		total += n
@@ -93,22 +107,48 @@ func (m *maker) linear(dtype cgotorch.DType, prefix string, names []string, in i
 	if len(names) == 1 {
 		rows = []int{total}
 	}
-	l := &linear{weight: m.empty(dtype, total, in)}
-	if bias {
-		l.bias = m.empty(dtype, total)
+	l := &linear{rows: rows, in: in}
+	for _, name := range names {
+		l.names = append(l.names, prefix+name+".weight")
 	}
-	at := 0
-	for i, name := range names {
-		part := nn.Linear{Weight: m.view(l.weight, at, rows[i])}
-		m.add(prefix+name+".weight", part.Weight)
-		if bias {
-			part.Bias = m.view(l.bias, at, rows[i])
-			m.add(prefix+name+".bias", part.Bias)
-		}
-		l.parts = append(l.parts, part)
-		at += rows[i]
+	if later {
+		m.later = append(m.later, l)
+	} else {
+		m.weights(l, dtype)
+	}
+	if bias {
+		m.biases(l, dtype, total)
 	}
 	return l
+}
+
+// weights makes the weights of a product, and adds its parts to the named tensors.
+func (m *maker) weights(l *linear, dtype cgotorch.DType) {
+	total, at := 0, 0
+	for _, n := range l.rows {
+		total += n
+	}
+	l.weight = m.empty(dtype, total, l.in)
+	for i, name := range l.names {
+		part := nn.Linear{Weight: m.view(l.weight, at, l.rows[i])}
+		m.add(name, part.Weight)
+		l.parts = append(l.parts, part)
+		at += l.rows[i]
+	}
+}
+
+// biases makes the biases of a product.
+func (m *maker) biases(l *linear, dtype cgotorch.DType, total int) {
+	l.bias = m.empty(dtype, total)
+	at := 0
+	for i, name := range l.names {
+		bias := m.view(l.bias, at, l.rows[i])
+		m.add(strings.TrimSuffix(name, "weight")+"bias", bias)
+		if l.parts != nil {
+			l.parts[i].Bias = bias
+		}
+		at += l.rows[i]
+	}
 }
 
 // view returns rows of a tensor, or the tensor itself if it has no others.
@@ -123,7 +163,7 @@ func (m *maker) view(t *cgotorch.Tensor, from, rows int) *cgotorch.Tensor {
 // tensor for all of them, whose matrices are then transposed.
 func (m *maker) experts(prefix string) *experts {
 	c, n := m.c, m.c.names
-	e := &experts{c: c, router: m.linear(m.wide(), prefix, []string{n.router}, c.width, c.experts.bias, c.experts.count)}
+	e := &experts{c: c, router: m.linear(false, m.wide(), prefix, []string{n.router}, c.width, c.experts.bias, c.experts.count)}
 	e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
 	e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
 	if !strings.Contains(n.expertDown, "%d") {
@@ -153,7 +193,7 @@ func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
 	c, n := m.c, m.c.names
 	d := &decoderLayer{layerConfig: l}
 	d.beforeMix = m.norm(prefix, n.beforeMix, c.width)
-	d.qkv = m.linear(m.dtype, prefix, n.qkv, c.width, c.queryBias, c.heads*c.head, c.keyHeads*c.head, c.keyHeads*c.head)
+	d.qkv = m.product(prefix, n.qkv, c.width, c.queryBias, c.heads*c.head, c.keyHeads*c.head, c.keyHeads*c.head)
 	switch c.headNorm {
 	case eachHead:
 		d.queryNorm, d.keyNorm = m.norm(prefix, n.queryNorm, c.head), m.norm(prefix, n.keyNorm, c.head)
@@ -163,14 +203,14 @@ func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
 	if c.sinks {
 		d.sinks = m.tensor(prefix+n.sinks, m.dtype, c.heads)
 	}
-	d.out = m.linear(m.dtype, prefix, []string{n.out}, c.heads*c.head, c.outBias, c.width)
+	d.out = m.product(prefix, []string{n.out}, c.heads*c.head, c.outBias, c.width)
 	d.afterMix = m.norm(prefix, n.afterMix, c.width)
 	d.beforeFeed = m.norm(prefix, n.beforeFeed, c.width)
 	if l.sparse {
 		d.experts = m.experts(prefix)
 	} else {
-		d.gateUp = m.linear(m.dtype, prefix, n.gateUp, c.width, c.innerBias, c.inner, c.inner)
-		d.down = m.linear(m.dtype, prefix, []string{n.down}, c.inner, c.innerBias, c.width)
+		d.gateUp = m.product(prefix, n.gateUp, c.width, c.innerBias, c.inner, c.inner)
+		d.down = m.product(prefix, []string{n.down}, c.inner, c.innerBias, c.width)
 	}
 	d.afterFeed = m.norm(prefix, n.afterFeed, c.width)
 	return d
@@ -186,9 +226,9 @@ func (m *maker) decoder() *decoder {
 	d.norm = m.norm(prefix, "norm", m.c.width)
 	d.head = &linear{weight: d.embed}
 	if !m.c.tied {
-		d.head.weight = m.tensor(headName, m.dtype, m.c.vocab, m.c.width)
+		d.head = m.product("", []string{strings.TrimSuffix(headName, ".weight")}, m.c.width, false, m.c.vocab)
 	}
-	d.Weights, d.whole, d.flash, d.notOwn = m.named, m.whole, m.flash, m.notOwn
+	d.later, d.Weights, d.whole, d.flash, d.notOwn = m.later, m.named, m.whole, m.flash, m.notOwn
 	if d.notOwn == "" {
 		d.edge = "early"
 	}
@@ -210,11 +250,15 @@ func (m *maker) keep() {
 	}
 }
 
-// randomize draws the weights on the device, as transformers draws those of a new model: a normal
-// distribution for matrices, 1 for norms and 0 for biases and sinks.
-func (d *decoder) randomize(x *cgotorch.Exec, seed uint64) error {
+// randomize draws weights on the device, as transformers draws those of a new model: a normal
+// distribution for matrices, 1 for norms and 0 for biases and sinks. The numbers depend on the seed
+// and on the tensor's name alone.
+func (d *decoder) randomize(x *cgotorch.Exec, seed uint64, named []nn.Named) error {
 	return withSeed(seed, func() {
-		for _, n := range d.Weights {
+		for _, n := range named {
+			name := fnv.New64a()
+			name.Write([]byte(n.Name))
+			cgotorch.Check(cgotorch.Seed(seed ^ name.Sum64()))
 			switch {
 			case strings.HasSuffix(n.Name, "norm.weight"):
 				value := 1.0

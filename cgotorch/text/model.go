@@ -32,8 +32,8 @@ type Options struct {
 
 	// Quantize makes the weights of products narrow when they are loaded: "int8", or "fp8" (e4m3), each
 	// with a scale for a row. A token then reads about half the bytes. Embeddings, norms, routers and
-	// experts stay as they are. [Model.QuantizationError] tells what that changes. While Open runs, the
-	// weights in DType need memory too. Such a model is neither saved nor trained. "" changes nothing.
+	// experts stay as they are. [Model.QuantizationError] tells what that changes. Open needs no memory
+	// for the wide weights of more than one product. Such a model is neither saved nor trained.
 	Quantize string
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
@@ -221,20 +221,17 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	part := promptPart(flash)
 	spans := c.spans(m.context, part)
 	pages := pagesFor(spans, o.CacheTokens, m.context)
-	if err := c.fits(m.stream.Device(), dtype, pages); err != nil {
+	if err := c.fits(m.stream.Device(), dtype, pages, o.Quantize != ""); err != nil {
 		return err
 	}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		mk := &maker{x: x, c: c, dtype: dtype, flash: flash, notOwn: notOwn}
+		mk := &maker{x: x, c: c, dtype: dtype, flash: flash, notOwn: notOwn, quantize: o.Quantize != ""}
 		m.d = mk.decoder()
 		mk.keep()
 		m.Weights = m.d.Weights
 		m.pages = newPages(x, m.d, pages)
 		m.lane = newLane(x, m.d, m.pages, spans, m.context, part)
-		if o.RandomWeights != 0 {
-			return m.d.randomize(x, o.RandomWeights)
-		}
 		return nil
 	})
 	if err == nil {
@@ -243,37 +240,49 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	return err
 }
 
-// fill loads the weights that are not drawn, and makes them narrow.
+// fill gives all weights their values: those of the files, or drawn ones, with the matrices of an
+// adapter. It waits for the device.
 func (m *Model) fill(o Options, files weights) (err error) {
+	sources := map[string]source{}
 	if o.RandomWeights == 0 {
-		err = m.d.load(m.stream, files)
+		if sources, err = m.d.match(files); err != nil {
+			return err
+		}
 	}
-	if err == nil && o.Adapter != "" {
-		err = m.stream.Do(func(x *cgotorch.Exec) error { return m.d.merge(plain(x), o.Adapter) })
+	var merged *adapter
+	if o.Adapter != "" {
+		if merged, err = openAdapter(o.Adapter); err != nil {
+			return err
+		}
+		defer merged.of.close()
 	}
-	if err == nil && o.Quantize != "" {
-		m.narrowed, err = m.d.quantize(m.stream, o.Quantize)
-		m.Weights = m.d.Weights
+	some := func(named []nn.Named) (err error) {
+		if o.RandomWeights != 0 {
+			err = m.stream.Do(func(x *cgotorch.Exec) error { return m.d.randomize(plain(x), o.RandomWeights, named) })
+		} else {
+			var from []source
+			for _, n := range named {
+				s := sources[n.Name]
+				s.to = n.Tensor
+				from = append(from, s)
+			}
+			err = fillSources(m.stream, from)
+		}
+		if err == nil && merged != nil {
+			err = m.stream.Do(func(x *cgotorch.Exec) error { return merged.merge(plain(x), m.d, named) })
+		}
+		return err
+	}
+	if err = some(m.d.Weights); err == nil && o.Quantize != "" {
+		m.narrowed, err = m.d.quantize(m.stream, o.Quantize, some)
+	}
+	if err == nil && merged != nil {
+		err = merged.rest()
 	}
 	if err == nil {
 		err = m.stream.Synchronize() // other streams may use the weights at once
 	}
 	return err
-}
-
-// fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is.
-func (c *decoderConfig) fits(device cgotorch.Device, dtype cgotorch.DType, pages int) error {
-	memory, err := device.Memory()
-	if err != nil {
-		return err
-	}
-	weights, cache := c.weights()*float64(dtype.Size()), float64(c.pageBytes(dtype))*float64(pages)
-	if free := float64(memory.Free); free > 0 && weights+cache > free {
-		const giga = 1e9
-		return fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB of %v are free: open the model with a smaller Context or a narrower DType: %w",
-			weights/giga, dtype, cache/giga, free/giga, device, cgotorch.ErrOutOfMemory)
-	}
-	return nil
 }
 
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32, or in float64

@@ -223,6 +223,15 @@ func TestOpen_Quantized(t *testing.T) {
 				}
 				return m.Save(x, saved)
 			}))
+			narrow := must.Get(text.Open(torchtest.Device(), folder, text.Options{DType: cgotorch.Float32, Quantize: "int8"}))(t)
+			defer narrow.Close()
+			if d := distance(logitsOf(t, narrow), logitsOf(t, m)); d > 0.05 || d == 0 {
+				t.Errorf("with int8 the logits are %v away", d)
+			}
+			wide, _ := m.Memory()
+			if got, _ := narrow.Memory(); got > wide/2 {
+				t.Errorf("weights take %d bytes with int8, and %d without", got, wide)
+			}
 			c := m.NewConversation()
 			defer c.Close()
 			want, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 8, Greedy: true, IgnoreEnd: true})

@@ -1,9 +1,9 @@
 package text
 
 import (
+	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -87,46 +87,49 @@ func (c *codes) weight(x *cgotorch.Exec, dtype cgotorch.DType) *cgotorch.Tensor 
 	return x.MulInPlace(x.To(numbers, dtype), x.Unsqueeze(c.scale, 1))
 }
 
-// linears returns the products whose weights are quantised.
-func (d *decoder) linears() (all []*linear) {
-	for _, l := range d.layers {
-		all = append(all, l.qkv, l.out)
-		if l.experts == nil {
-			all = append(all, l.gateUp, l.down)
+// quantize makes the weights of d.later, one product at a time, and replaces each by codes. `fill`
+// gives weights their values. quantize returns the relative error of all: the root of the squares
+// of what the codes change over those of the weights. It waits for the device.
+func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named) error) (float64, error) {
+	var sums *cgotorch.Tensor
+	if err := s.Do(func(x *cgotorch.Exec) error { sums = x.Keep(x.Zeros(cgotorch.Float64, 2)); return nil }); err != nil {
+		return 0, err
+	}
+	defer sums.Close()
+	for _, l := range d.later {
+		m := &maker{c: d.c, dtype: d.dtype}
+		err := s.Do(func(x *cgotorch.Exec) error {
+			m.x = plain(x)
+			m.weights(l, d.dtype)
+			for _, n := range m.named {
+				x.Keep(n.Tensor)
+			}
+			x.Keep(l.weight)
+			return nil
+		})
+		if err == nil {
+			err = fill(m.named)
+		}
+		if err == nil {
+			err = d.encode(s, form, l, l.weight, sums)
+		}
+		for _, n := range m.named {
+			err = errors.Join(err, n.Tensor.Close())
+		}
+		err = errors.Join(err, l.weight.Close())
+		l.weight, l.parts = nil, nil
+		if err != nil {
+			return 0, err
 		}
 	}
-	return append(all, d.head)
-}
-
-// quantize replaces the weights of products by codes, and returns their relative error: the root of
-// the squares of what the codes change over those of the weights. It waits for the device.
-func (d *decoder) quantize(s *cgotorch.Stream, form string) (float64, error) {
-	gone := map[*cgotorch.Tensor]bool{}
-	var squares []float64
-	err := s.Do(func(x *cgotorch.Exec) error {
-		x = plain(x)
-		sums := x.Zeros(cgotorch.Float64, 2)
-		for _, l := range d.linears() {
-			l.codes = newCodes(x, form, x.Detach(l.weight), sums)
-			d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
-			if l.weight == d.embed { // tokens are rows of it
-				l.weight = nil
-				continue
-			}
-			for _, t := range append(weightsOf(l.parts), l.weight) {
-				gone[t] = true
-				if err := t.Close(); err != nil {
-					return err
-				}
-			}
-			l.weight, l.parts = nil, nil
+	if d.head.weight == d.embed { // whose rows tokens are
+		if err := d.encode(s, form, d.head, d.embed, sums); err != nil {
+			return 0, err
 		}
-		squares = cgotorch.ToSlice[float64](x, sums)
-		return nil
-	})
-	d.Weights = slices.DeleteFunc(d.Weights, func(n nn.Named) bool { return gone[n.Tensor] })
-	d.whole = slices.DeleteFunc(d.whole, func(t *cgotorch.Tensor) bool { return gone[t] })
-	if err != nil {
+		d.head.weight = nil
+	}
+	var squares []float64
+	if err := s.Do(func(x *cgotorch.Exec) error { squares = cgotorch.ToSlice[float64](x, sums); return nil }); err != nil {
 		return 0, err
 	}
 	if sum := squares[0] + squares[1]; math.IsNaN(sum) || math.IsInf(sum, 0) {
@@ -135,9 +138,12 @@ func (d *decoder) quantize(s *cgotorch.Stream, form string) (float64, error) {
 	return math.Sqrt(squares[0] / max(squares[1], math.SmallestNonzeroFloat64)), nil
 }
 
-func weightsOf(parts []nn.Linear) (all []*cgotorch.Tensor) {
-	for _, p := range parts {
-		all = append(all, p.Weight)
-	}
-	return all
+// encode gives a product the codes of its weight.
+func (d *decoder) encode(s *cgotorch.Stream, form string, l *linear, weight, sums *cgotorch.Tensor) error {
+	return s.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		l.codes = newCodes(x, form, x.Detach(weight), sums)
+		d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
+		return nil
+	})
 }

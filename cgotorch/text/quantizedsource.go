@@ -15,16 +15,16 @@ import (
 type quantizedSource struct {
 	*quantization
 	of      weights
-	to      *cgotorch.Tensor // [rows, columns]
+	shape   []int64          // [rows, columns]
 	module  string           // the name in the files, without a suffix
 	members map[string]bool  // the tensors of the files that belong to it
 	order   *cgotorch.Tensor // Int64 [columns]: the group of each column, or nil if groups lie side by side
 }
 
-// quantized returns the source of a weight whose module has this name in the files, or nil if the
-// files have it as it is, or not at all.
-func (q *quantization) source(w weights, module string, to *cgotorch.Tensor) *quantizedSource {
-	s := &quantizedSource{quantization: q, of: w, to: to, module: module, members: map[string]bool{}}
+// source returns the source of a weight [rows, columns] whose module has this name in the files, or
+// nil if the files have it as it is, or not at all.
+func (q *quantization) source(w weights, module string, shape []int64) *quantizedSource {
+	s := &quantizedSource{quantization: q, of: w, shape: shape, module: module, members: map[string]bool{}}
 	codes := map[layout]string{rowCodes: ".weight", rowWords: ".weight_packed", turnWords: ".qweight", mixWords: ".qweight"}[q.layout]
 	f := w.of[module+codes]
 	if f == nil {
@@ -75,7 +75,7 @@ func (s *quantizedSource) fault(f *safetensors.File, info safetensors.Info, want
 }
 
 // convert computes the weight, and copies it to the model's.
-func (s *quantizedSource) convert(x *cgotorch.Exec) (err error) {
+func (s *quantizedSource) convert(x *cgotorch.Exec, to *cgotorch.Tensor) (err error) {
 	x.Tidy(func() *cgotorch.Tensor {
 		var codes, zeros, scales *cgotorch.Tensor // [rows, columns], and [rows or 1, groups] or blocks
 		if codes, zeros, err = s.codes(x); err != nil {
@@ -87,7 +87,7 @@ func (s *quantizedSource) convert(x *cgotorch.Exec) (err error) {
 		if zeros != nil {
 			codes = x.Sub(codes, s.spread(x, zeros))
 		}
-		nn.Copy(x, s.to, x.Mul(codes, s.spread(x, scales)))
+		nn.Copy(x, to, x.Mul(codes, s.spread(x, scales)))
 		return nil
 	})
 	return err
@@ -95,7 +95,7 @@ func (s *quantizedSource) convert(x *cgotorch.Exec) (err error) {
 
 // sizes returns the sizes of the weight, and the number of its groups of columns.
 func (s *quantizedSource) sizes() (rows, columns, groups int64, err error) {
-	rows, columns, groups = s.to.Shape()[0], s.to.Shape()[1], 1
+	rows, columns, groups = s.shape[0], s.shape[1], 1
 	if group := int64(s.group); group > 0 {
 		if columns%group != 0 {
 			return 0, 0, 0, fmt.Errorf("text: %s: tensor %s has %d columns, and that is no multiple of group_size, %d: %w", s.of.names(), s.module, columns, group, cgotorch.ErrInvalidArgument)
@@ -228,7 +228,7 @@ func (s *quantizedSource) scales(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
 // spread repeats what rows and columns share: t [rows, groups] or blocks becomes [rows or 1,
 // columns or 1].
 func (s *quantizedSource) spread(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
-	rows, columns := int(s.to.Shape()[0]), int(s.to.Shape()[1])
+	rows, columns := int(s.shape[0]), int(s.shape[1])
 	if s.block[0] > 0 {
 		return x.Narrow(x.Narrow(x.RepeatInterleave(x.RepeatInterleave(t, s.block[0], 0), s.block[1], 1), 0, 0, rows), 1, 0, columns)
 	}

@@ -1,6 +1,9 @@
 package text
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Context returns the largest number of tokens of a conversation.
 func (m *Model) Context() int { return m.context }
@@ -21,10 +24,12 @@ func (m *Model) ReadBytes(tokens int) int64 {
 		}
 		total += bytes
 	}
-	for _, l := range m.d.linears() {
-		if l.codes != nil {
-			total += float64(l.codes.numbers.Numel() + 4*l.codes.scale.Numel())
-		}
+	narrow := m.d.later
+	if c.tied && m.d.head.codes != nil {
+		narrow = append(slices.Clone(narrow), m.d.head)
+	}
+	for _, l := range narrow {
+		total += float64(l.codes.numbers.Numel() + 4*l.codes.scale.Numel())
 	}
 	for _, l := range c.layers {
 		seen := tokens

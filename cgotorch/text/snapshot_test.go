@@ -120,6 +120,11 @@ func TestOpen_Adapter_Names(t *testing.T) {
 				t.Fatalf("%s: element %d is %v, want %v", prefix, i, v, before[i]+1)
 			}
 		}
+		narrow := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Adapter: adapter, Quantize: "int8"}))(t)
+		if d := distance(logitsOf(t, narrow), logitsOf(t, m)); d > 0.02 {
+			t.Errorf("%s: the logits of int8 are %v from those of merged weights", prefix, d)
+		}
+		must.Do(t, narrow.Close())
 		saved := t.TempDir()
 		must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error { return m.Save(x, saved) }))
 		if got := string(must.Get(os.ReadFile(filepath.Join(saved, "tokenizer.json")))(t)); got != bytesTokenizer || m.Tokenizer == nil {

@@ -121,7 +121,7 @@ func (w weights) match(m *Switch) ([]source, error) {
 			errs = append(errs, fmt.Errorf("text: %s: tensor %s is missing: %w", w.names(), n.Name, cgotorch.ErrInvalidArgument))
 			continue
 		}
-		s := source{to: n.Tensor, file: w.of[names[at]], name: names[at]}
+		s := source{to: n.Tensor, shape: n.Tensor.Shape(), file: w.of[names[at]], name: names[at]}
 		s.info, _ = s.file.Lookup(s.name)
 		if err := s.check(); err != nil {
 			errs = append(errs, err)

@@ -35,10 +35,12 @@ type weights struct {
 
 // source says from which file, and under which name, one of a model's tensors is loaded.
 type source struct {
-	to   *cgotorch.Tensor
-	file *safetensors.File
-	name string
-	info safetensors.Info
+	to        *cgotorch.Tensor
+	shape     []int64 // of the tensor
+	file      *safetensors.File
+	name      string
+	info      safetensors.Info
+	quantized *quantizedSource // in place of file, name and info, or nil
 }
 
 func openWeights(paths []string) (weights, error) {
@@ -87,8 +89,8 @@ func (w weights) dtype() cgotorch.DType {
 
 func (s source) check() error {
 	switch {
-	case !slices.Equal(s.info.Shape, s.to.Shape()):
-		return fmt.Errorf("text: %s: tensor %s is %s%v, and the model's has the shape %v: %w", s.file.Name(), s.name, s.info.DType, s.info.Shape, s.to.Shape(), cgotorch.ErrInvalidArgument)
+	case !slices.Equal(s.info.Shape, s.shape):
+		return fmt.Errorf("text: %s: tensor %s is %s%v, and the model's has the shape %v: %w", s.file.Name(), s.name, s.info.DType, s.info.Shape, s.shape, cgotorch.ErrInvalidArgument)
 	case dtypes[s.info.DType] == 0:
 		return fmt.Errorf("text: %s: tensor %s is %s, want F32, BF16, F16 or F64: %w", s.file.Name(), s.name, s.info.DType, cgotorch.ErrInvalidArgument)
 	}
@@ -107,6 +109,9 @@ func few(errs []error) error {
 
 // convert copies a tensor whose dtype or layout is another one in the file.
 func (s source) convert(x *cgotorch.Exec) error {
+	if s.quantized != nil {
+		return s.quantized.convert(x, s.to)
+	}
 	data, err := s.file.Read(s.name)
 	if err != nil {
 		return fmt.Errorf("text: %w", err)
