@@ -1,6 +1,7 @@
 package cgotorch_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -372,6 +373,110 @@ func TestTokenLikeliest_NotFinite(t *testing.T) {
 	})
 }
 
+// drawnToken returns the token that is drawn from logits, and how far the random number is from one
+// that draws another token. It is slow and simple.
+func drawnToken(logits []float32, temperature, topP, minP float64, topK int, uniform float64) (token int, margin float64) {
+	order, largest := make([]int, len(logits)), slices.Max(logits)
+	for i := range order {
+		order[i] = i
+	}
+	share := func(i int) float64 { return math.Exp(float64(logits[i]-largest) / temperature) }
+	filter := topP < 1 || minP > 0
+	if topK > 0 || filter {
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
+	}
+	if topK > 0 {
+		order = order[:min(topK, len(order))]
+	}
+	sum := func() (all float64) {
+		for _, i := range order {
+			all += share(i)
+		}
+		return all
+	}
+	margin = 1
+	if most, before := topP*sum(), 0.0; filter {
+		order = slices.DeleteFunc(order, func(i int) bool {
+			drop := topP < 1 && before >= most || share(i) < minP
+			if topP < 1 {
+				margin = min(margin, math.Abs(before-most)/most)
+			}
+			if minP > 0 {
+				margin = min(margin, math.Abs(share(i)-minP)/minP)
+			}
+			before += share(i)
+			return drop
+		})
+	}
+	all, running := sum(), 0.0
+	for _, i := range order {
+		running += share(i)
+		margin = min(margin, math.Abs(running/all-uniform))
+		if running > uniform*all {
+			return i, margin
+		}
+	}
+	return order[0], 0
+}
+
+// token_drawn draws what the rules of top-k, top-p and min-p tell, with each edge.
+func TestTokenDrawn(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	r := rand.New(rand.NewPCG(4, 5))
+	near := 0
+	for i := range 160 {
+		n := []int{1, 7, 1031, 32000, 128256, 262144, 400001}[r.IntN(7)]
+		if !torchtest.Device().IsCUDA() {
+			n = min(n, 32000)
+		}
+		spread, offset := []float64{0.01, 1, 4, 20}[r.IntN(4)], 100*r.NormFloat64()
+		logits := make([]float32, n)
+		for k := range logits {
+			logits[k] = float32(r.NormFloat64()*spread + offset)
+			if r.IntN(3) == 0 {
+				logits[k] = float32(math.Round(float64(logits[k]))) // equal ones
+			}
+		}
+		temperature, topP, minP, topK := 0.2+2*r.Float64(), 1.0, 0.0, 0
+		if r.IntN(2) == 0 {
+			topP = 0.05 + 0.94*r.Float64()
+		}
+		if r.IntN(3) == 0 {
+			minP = r.Float64() * 0.2
+		}
+		if r.IntN(2) == 0 {
+			topK = 1 + r.IntN(min(n, 1024))
+		}
+		temperature, topP, minP = float64(float32(temperature)), float64(float32(topP)), float64(float32(minP))
+		uniform := float32(r.Float64())
+		want, margin := drawnToken(logits, temperature, topP, minP, topK, float64(uniform))
+		if margin < 1e-5 { // another rounding may draw another token
+			near++
+			continue
+		}
+		torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+			x = x.NoGrad()
+			from := FromSlice(x, logits, 1, int64(n))
+			numbers := FromSlice(x, []float32{float32(temperature), float32(topP), float32(minP), float32(topK)}, 4)
+			uniforms := FromSlice(x, []float32{0.5, 0.5, uniform}, 3)
+			for _, edge := range []string{"full", "early", "late"} {
+				token, position, result := x.Zeros(Int64, 1), x.Ones(Int64, 1), x.Zeros(Float64, 4)
+				x.Call("streamtorch::token_drawn", from, from, numbers, uniforms, token, position, result, topK > 0, topP < 1 || minP > 0, edge)
+				logs := ToSlice[float32](x, x.LogSoftmax(x.View(from, -1), 0))
+				got := ToSlice[float64](x, result)
+				if int(x.Item(token)) != want || int(got[0]) != want || x.Item(position) != 2 {
+					t.Errorf("%d: edge %s, %d logits of %v, temperature %v, top-p %v, min-p %v, top-k %d, number %v: token %v, want %d", i, edge, n, spread, temperature, topP, minP, topK, uniform, got[0], want)
+				} else if math.Abs(got[1]-float64(logs[want])) > 1e-3+1e-5*math.Abs(offset) {
+					t.Errorf("%d: the log probability is %v, want %v", i, got[1], logs[want])
+				}
+			}
+		})
+	}
+	if near > 40 {
+		t.Errorf("%d of 160 draws are too near to another token", near)
+	}
+}
+
 // The stream checker sees what the kernels of a token write: pages, the stream and the token.
 func TestTokenKernels_CheckStreams(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -385,6 +490,9 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 			in, norm := x.Ones(Float32, 1, 1024), x.Ones(Float32, 1024)
 			x.Call1("streamtorch::token_linear", in, x.Ones(BFloat16, 8, 1024), nil, norm, 1e-6, false, "", nil, x.Ones(Float32, 1024), norm, x.View(sum, -1), "early")
 		},
+		"token_drawn": func(x *Exec, result *Tensor) {
+			x.Call("streamtorch::token_drawn", x.Ones(Float32, 1, 9), x.Ones(Float32, 1, 9), x.Ones(Float32, 4), x.Zeros(Float32, 9), x.Zeros(Int64, 1), x.Zeros(Int64, 1), x.View(result, -1), true, true, "early")
+		},
 		"token_likeliest": func(x *Exec, result *Tensor) {
 			x.Call("streamtorch::token_likeliest", x.Ones(Float32, 1, 9), x.Zeros(Int64, 1), x.Zeros(Int64, 1), x.View(result, -1), "early")
 		},
@@ -395,7 +503,7 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stop()
-			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "token_likeliest": Float64}[name]
+			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "token_likeliest": Float64, "token_drawn": Float64}[name]
 			var written *Tensor
 			torchtest.Do(t, d, func(x *Exec) { written = x.Keep(x.Zeros(dtype, 2, 1, 16, 32)) })
 			defer written.Close()

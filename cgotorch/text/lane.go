@@ -306,6 +306,10 @@ func (l *lane) sample(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) {
 		x.Call("streamtorch::token_likeliest", logits, l.token, l.position, l.sampler.result, l.d.edge)
 		return
 	}
+	if l.d.edge != "" && f.draw && !f.ranked {
+		l.sampler.drawn(x, f, logits, l.token, l.position, l.d.edge)
+		return
+	}
 	x.AddScalarInPlace(l.position, 1).Close()
 	x.CopyInPlace(l.token, l.sampler.pick(x, f, logits, l.position)).Close()
 }

@@ -28,7 +28,7 @@ type sampler struct {
 	result   *cgotorch.Tensor // Float64 [2 + 2*mostRanked]: the token, its log probability, and ranked ones
 
 	seed  uint64
-	drawn bool // the uniforms are those of the seed
+	fresh bool // the uniforms are those of the seed
 }
 
 const (
@@ -61,7 +61,7 @@ func (s *sampler) tensors() []*cgotorch.Tensor {
 // seedWith makes the random numbers of all positions. They depend on the seed and the position
 // alone, and lie from 0 up to a little less than 1.
 func (s *sampler) seedWith(x *cgotorch.Exec, seed uint64) {
-	if s.drawn && s.seed == seed {
+	if s.fresh && s.seed == seed {
 		return
 	}
 	all := make([]float32, s.uniforms.Numel())
@@ -69,7 +69,7 @@ func (s *sampler) seedWith(x *cgotorch.Exec, seed uint64) {
 		all[i] = float32(rand.NewPCG(seed, uint64(i)).Uint64()>>40) / (1 << 24) * (1 - 1.0/(1<<20))
 	}
 	write(x, s.uniforms, all)
-	s.seed, s.drawn = seed, true
+	s.seed, s.fresh = seed, true
 }
 
 // pick returns the next token, Int64 [1], for logits [1, vocab], and writes it into the result with
@@ -85,9 +85,7 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, position *cgotorch.
 			token = likeliest(x, changed)
 		}
 		if f.penalties {
-			one := x.Ones(cgotorch.Float32, 1)
-			call(x, "aten::index_add_", s.seen, 0, token, one, 1).Close()
-			call(x, "aten::index_add_", s.made, 0, token, one, 1).Close()
+			s.count(x, token)
 		}
 		sum := logSum(x, logits)
 		told := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.To(t, cgotorch.Float64) }
@@ -100,6 +98,25 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, position *cgotorch.
 		x.CopyInPlace(x.Narrow(s.result, 0, 0, int(row.Numel())), row)
 		return token
 	})
+}
+
+// drawn is pick by a kernel. It moves the position, and writes the token, Int64 [1].
+func (s *sampler) drawn(x *cgotorch.Exec, f features, logits, token, position *cgotorch.Tensor, edge string) {
+	x.Tidy(func() *cgotorch.Tensor {
+		logits = x.To(x.View(logits, -1), cgotorch.Float32)
+		x.Call("streamtorch::token_drawn", logits, s.change(x, f, logits), s.numbers, s.uniforms, token, position, s.result, f.top > 0, f.filter, edge)
+		if f.penalties {
+			s.count(x, token)
+		}
+		return nil
+	})
+}
+
+// count counts a token, Int64 [1], for the penalties.
+func (s *sampler) count(x *cgotorch.Exec, token *cgotorch.Tensor) {
+	one := x.Ones(cgotorch.Float32, 1)
+	call(x, "aten::index_add_", s.seen, 0, token, one, 1).Close()
+	call(x, "aten::index_add_", s.made, 0, token, one, 1).Close()
 }
 
 // inRows returns t [n] as rows of one length. LibTorch reduces each row by a block of its own on a

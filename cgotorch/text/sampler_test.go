@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -62,13 +63,21 @@ func expected(logits []float32, prompt, answer []int64, o text.GenerateOptions) 
 	return shares
 }
 
-// The tokens that are drawn are as frequent as the options say, and no other token is drawn.
+// The tokens that are drawn are as frequent as the options say, and no other token is drawn, by
+// LibTorch's operators and by the kernel. Both draw the same tokens.
 func TestGenerateOptions_Draw(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it draws some thousand tokens")
 	}
 	torchtest.CheckLeaks(t)
-	m := openRandom(t, configs["llama"], text.Options{Context: 64})
+	o := text.Options{Context: 64}
+	if torchtest.Device().IsCUDA() {
+		o.DType = cgotorch.Float16 // as the kernels of a token take it
+	}
+	config := strings.Replace(configs["llama"], "{", `{"head_dim": 16, `, 1)
+	m, operators := openRandom(t, config, o), openRandom(t, config, o)
+	m.Edge("early")
+	operators.Edge("")
 	prompt := []int64{5, 9, 5, 30, 7}
 	for name, o := range map[string]text.GenerateOptions{
 		"all":         {Temperature: 1},
@@ -81,16 +90,25 @@ func TestGenerateOptions_Draw(t *testing.T) {
 		"bias":        {Temperature: 1, Bias: map[int64]float64{5: 3, 30: -100}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := m.NewConversation()
+			c, other := m.NewConversation(), operators.NewConversation()
 			defer c.Close()
+			defer other.Close()
 			o.MaxTokens, o.IgnoreEnd = 2, true
 			const draws = 300
 			first, second := make([]float64, 61), map[int64][]int64{}
+			others := 0
 			for seed := range draws {
 				o.Seed = uint64(seed) * 0x9E3779B97F4A7C15
+				want, _ := tokensOf(t, other, prompt, o)
 				ids, _ := tokensOf(t, c, prompt, o)
+				if ids[0] != want[0] {
+					others++
+				}
 				first[ids[0]]++
 				second[ids[0]] = append(second[ids[0]], ids[1])
+			}
+			if others > 6 {
+				t.Errorf("the kernel draws another token than LibTorch's operators in %d of %d cases", others, draws)
 			}
 			check := func(counts []float64, n int, answer []int64) {
 				var logits []float32

@@ -15,6 +15,7 @@
 #include "core/device.h"
 #include "kernels/edges.h"
 #include "kernels/images.h"
+#include "kernels/token_best_cuda.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -23,83 +24,13 @@ namespace {
 constexpr char kOperator[] = "streamtorch::token_likeliest";
 constexpr unsigned kThreads = 1024, kCluster = 8;
 
-// The text is compiled for one set of these macros:
-//
-//   BLOCKS  the number of blocks, one cluster: 1 below compute capability 9.0
-//   EDGE    see edges.h
 constexpr char kSource[] = R"cuda(
-// The largest of some logits, and the sum of exp(logit - largest). A NaN counts as the largest.
-struct Best {
-  float logit;
-  int token;
-  float sum;
-
-  __device__ __forceinline__ bool above(const Best& other) const {
-    const bool no = logit != logit, others = other.logit != other.logit;
-    if (no != others) return no;
-    return logit > other.logit || ((no || logit == other.logit) && token < other.token);
-  }
-
-  __device__ __forceinline__ void add(const Best& other) {
-    const Best &large = above(other) ? *this : other, &small = above(other) ? other : *this;
-    const float ratio = small.sum == 0 ? 0 : expf(small.logit - large.logit);
-    *this = Best{large.logit, large.token, fmaf(small.sum, ratio, large.sum)};
-  }
-};
-
-constexpr float kLowest = -3.402823466e+38f;
-
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xFF800000u)); }
-
-__device__ __forceinline__ Best of_lanes(Best best) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    best.add(Best{__shfl_xor_sync(0xFFFFFFFFu, best.logit, distance), __shfl_xor_sync(0xFFFFFFFFu, best.token, distance),
-                  __shfl_xor_sync(0xFFFFFFFFu, best.sum, distance)});
-  }
-  return best;
-}
-
 extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* logits, long long* token, long long* position, double* result, int count) {
-  __shared__ Best warps[32], blocks[8];
+  __shared__ Bests shared;
   begin();
   wait();
-  Best best{minus_infinity(), 0x7FFFFFFF, 0};
-  const int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = BLOCKS * blockDim.x;
-  for (int at = thread; at < count; at += 4 * threads) {
-    float v[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = at + i * threads < count ? __ldcg(logits + at + i * threads) : minus_infinity();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (at + i * threads < count) best.add(Best{v[i], at + i * threads, v[i] < kLowest ? 0.0f : 1.0f});
-    }
-  }
-  best = of_lanes(best);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    best = of_lanes(warps[threadIdx.x]);
-    if (threadIdx.x < 3) {  // each field goes to the first block
-      const float field = threadIdx.x == 0 ? best.logit : threadIdx.x == 1 ? __int_as_float(best.token) : best.sum;
-      float* const to = reinterpret_cast<float*>(&blocks[blockIdx.x]) + threadIdx.x;
-#if BLOCKS > 1
-      unsigned address;
-      asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(address) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))));
-      asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(field) : "memory");
-#else
-      *to = field;
-#endif
-    }
-  }
-#if BLOCKS > 1
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-  if (thread != 0) return;
-  best = blocks[0];
-  for (int i = 1; i < BLOCKS; ++i) best.add(blocks[i]);
+  const Best best = best_of(logits, count, shared);
+  if (blockIdx.x != 0 || threadIdx.x != 0) return;
   *token = best.token;
   *position += 1;
   result[0] = best.token;
@@ -110,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* 
 
 const CudaProgram& program_of(Edge edge, unsigned blocks) {
   return variant_of(std::tuple(static_cast<int>(edge), blocks), [&] {
-    return Variant{"the likeliest token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + kEdgesText, kSource,
+    return Variant{"the likeliest token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + kEdgesText + kTokenBestText, kSource,
                    /*fused_multiply_add=*/true};
   });
 }

@@ -15,8 +15,8 @@
 // input of the product is rounded to the weights' dtype. Sums are in float32.
 //
 // With `scale`, [rows] float32, the weights are codes in int8 or float8_e4m3fn times the scale of
-// their row. They may have up to 15 more columns than the input. `dtype` then takes the place of
-// the weights' dtype, and the input is not rounded.
+// their row. They may have up to 15 more columns than the input, which are no NaN. `dtype` then
+// takes the place of the weights' dtype, and the input is not rounded.
 //
 // `sizes` says which kernel runs: [0] loads weights into registers, [stages, window] copies them
 // through a ring of so many boxes, of which `window` are on their way. Empty is a good guess, and

@@ -57,7 +57,7 @@ struct Linear {
 
 constexpr bool kTwoMatrices = EPILOGUE >= 3;
 constexpr int kBoxes = (COLUMNS + 1023) / 1024;  // in a row
-constexpr float kHighScale = 1.f / 256, kLowScale = 4096;  // of the input with codes
+constexpr float kHighScale = 1.f / 256, kLowScale = 2048;  // of the input with codes
 constexpr int kPadded = kBoxes * 1024;  // columns of the input in shared memory: the last are zeros
 
 __device__ __forceinline__ float sum_of_warp(float v) {

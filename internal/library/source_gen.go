@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "b8ed7e8ae82979d179783709fdb84ef1ad4b2785a09cade8e48d7e698a66294a"
+const Source = "b5e379613dd0bf4dcf9afceb9f710441f8ccfe8800a211244f6ac3430fa0e2be"

@@ -36,7 +36,8 @@ var cudaPrograms = map[string][]string{
 	"sleep":              {"sleep.cc"},
 	"token_attention":    {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "STAGES 4", "CLUSTER 8", "NORM 1", "CAP 1", "SINKS 1", "EDGE 1", "edges.h:kEdgesText", "token_heads_cuda.h", "token_attention_cuda.h"},
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
-	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_likeliest.cc:kSource"},
+	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "ALL 0", "TOP 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
+	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
 	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
 	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
 	"window_attention":   {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
@@ -55,6 +56,7 @@ const cudaStub = `
 #define __constant__ static
 #define __grid_constant__
 #define __forceinline__ inline
+#define __noinline__
 #define __restrict__
 #define __launch_bounds__(...)
 #define CT_FUNCTION inline
@@ -73,6 +75,7 @@ inline void __syncthreads() {} inline void __syncwarp(unsigned = 0) {} inline vo
 inline int __all_sync(unsigned, int v) { return v; } inline int __syncthreads_or(int) { return 0; } inline int __syncthreads_and(int) { return 0; }
 template <typename T> T __shfl_xor_sync(unsigned, T v, int, int = 32) { return v; }
 template <typename T> T __shfl_sync(unsigned, T v, int, int = 32) { return v; }
+template <typename T> T __shfl_up_sync(unsigned, T v, unsigned, int = 32) { return v; }
 template <typename T> T __shfl_down_sync(unsigned, T v, unsigned, int = 32) { return v; }
 template <typename T> T __ldcg(const T* p) { return *p; } template <typename T> T __ldcs(const T* p) { return *p; } template <typename T> T __ldg(const T* p) { return *p; }
 template <typename T> void __stcg(T*, T) {} template <typename T> void __stcs(T*, T) {}
