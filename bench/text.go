@@ -125,7 +125,7 @@ func (r *textRun) tokens(length int) error {
 	defer conversation.Close()
 	var prompts, rest sample
 	ours := func() (float64, error) {
-		first, each, err := answer(conversation, length, steps)
+		first, each, err := answer(conversation, greedy, length, steps)
 		prompts = append(prompts, first)
 		return each, err
 	}
@@ -150,33 +150,34 @@ func (r *textRun) tokens(length int) error {
 	r.emit(inTurns(name+"token", values[0], "ms", peer, values[1], lower, fmt.Sprintf("ours %v; peer %v; %s", values[0], values[1], common)))
 	r.emit(inTurns(name+"token-generate", values[0], "ms", "transformers generate", values[2], lower, common))
 	r.emit(inTurns(name+"prompt-generate", prompts[1:], "ms", "transformers generate", rest[1:], lower, "the first token with its prompt; "+common))
-	for form, m := range r.narrow {
-		if err := r.narrowTokens(name+"token-"+form, m, length, steps, ours, common); err != nil {
-			return err
-		}
-	}
-	return nil
+	drawn := text.GenerateOptions{Temperature: 0.8, TopK: 50, TopP: 0.95}
+	return errors.Join(
+		r.beside(name+"token-drawn", r.m, drawn, length, steps, ours, "temperature 0.8, top-k 50, top-p 0.95; "+common),
+		r.beside(name+"token-int8", r.narrow["int8"], greedy, length, steps, ours, common),
+		r.beside(name+"token-fp8", r.narrow["fp8"], greedy, length, steps, ours, common))
 }
 
-// narrowTokens makes the row of a model with weights of 8 bits, beside that of bfloat16.
-func (r *textRun) narrowTokens(name string, m *text.Model, length, steps int, bfloat16 func() (float64, error), common string) error {
+var greedy = text.GenerateOptions{Greedy: true}
+
+// beside makes the row of other tokens than the likeliest of bfloat16, beside those.
+func (r *textRun) beside(name string, m *text.Model, o text.GenerateOptions, length, steps int, likeliest func() (float64, error), common string) error {
 	conversation := m.NewConversation()
 	defer conversation.Close()
 	values, err := interleave(r.c.roundsOr(7), func() (float64, error) {
-		_, each, err := answer(conversation, length, steps)
+		_, each, err := answer(conversation, o, length, steps)
 		return each, err
-	}, bfloat16)
+	}, likeliest)
 	if err != nil {
 		return err
 	}
-	r.emit(inTurns(name, values[0], "ms", "the same model in bfloat16", values[1], lower,
+	r.emit(inTurns(name, values[0], "ms", "greedy in bfloat16", values[1], lower,
 		fmt.Sprintf("the weights changed by %.4f of their length; ours %v; peer %v; %s", m.QuantizationError(), values[0], values[1], common)))
 	return nil
 }
 
 // answer lets a conversation answer a prompt of `length` tokens that it has not seen. It returns
 // the milliseconds of the first token, and of each of the `steps` tokens behind it.
-func answer(c *text.Conversation, length, steps int) (first, each float64, err error) {
+func answer(c *text.Conversation, o text.GenerateOptions, length, steps int) (first, each float64, err error) {
 	prompt := make([]int64, length)
 	for i := range prompt {
 		prompt[i] = int64(1 + i%100)
@@ -184,7 +185,8 @@ func answer(c *text.Conversation, length, steps int) (first, each float64, err e
 	prompt[0] = 200 + time.Now().UnixNano()%100_000 // what the cache has is of no use
 	began := time.Now()
 	n := 0
-	for _, err := range c.Generate(context.Background(), prompt, text.GenerateOptions{MaxTokens: steps + 1, Greedy: true, IgnoreEnd: true}) {
+	o.MaxTokens, o.IgnoreEnd = steps+1, true
+	for _, err := range c.Generate(context.Background(), prompt, o) {
 		if err != nil {
 			return 0, 0, err
 		}
