@@ -57,7 +57,6 @@ struct Linear {
 
 constexpr bool kTwoMatrices = EPILOGUE >= 3;
 constexpr int kBoxes = (COLUMNS + 1023) / 1024;  // in a row
-constexpr float kHighScale = 1.f / 256, kLowScale = 2048;  // of the input with codes
 constexpr int kPadded = kBoxes * 1024;  // columns of the input in shared memory: the last are zeros
 
 __device__ __forceinline__ float sum_of_warp(float v) {
@@ -108,6 +107,10 @@ struct Norms {
     }
   }
 };
+
+#if CODES != 0
+constexpr float kHighScale = 1.f / 256, kLowScale = 2048;  // of the two parts of the input
+#endif
 
 // Writes eight columns of the input of the product, from `at` on, into shared memory.
 __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {

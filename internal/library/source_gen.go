@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "b5e379613dd0bf4dcf9afceb9f710441f8ccfe8800a211244f6ac3430fa0e2be"
+const Source = "f1f28d3489fbeec82e668d221114c63b3c72316190f85b61a6b197d25b9b5953"
