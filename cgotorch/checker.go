@@ -284,7 +284,7 @@ func advice(c *ct.Race, r *StreamRace) string {
 	case c.Kind == ct.RaceFree:
 		return fmt.Sprintf("the memory is handed out again in the order of %s: record an event on %s behind the first (x.Record) and make %s wait for it (Wait) before the tensor is freed", second, first, second)
 	case c.Kind == ct.RaceEarly:
-		return fmt.Sprintf("the second reads this before it waits for earlier kernels of %s: call it with the edge late or full, or let another kernel begin between the two", second)
+		return fmt.Sprintf("the second reads this before it waits for earlier kernels of %s: call it with the edge wait or full, or let another kernel begin between the two", second)
 	case second == hostName:
 		return fmt.Sprintf("the host must wait first: record an event on %s behind the first (x.Record) and wait for it (Event.Synchronize or Done)", first)
 	default:

@@ -72,7 +72,7 @@ func tokenResults(t *testing.T, seed uint64, forms [][]int64, most float64, call
 		return results
 	}
 	want = run(CPU, true, "full", nil)
-	edges := []string{"full", "early", "late"}
+	edges := []string{"full", "early", "wait"}
 	if !torchtest.Device().IsCUDA() {
 		forms, edges, most = forms[:1], edges[:1], max(most, 0.02)
 	}
@@ -459,7 +459,7 @@ func TestTokenDrawn(t *testing.T) {
 			from := FromSlice(x, logits, 1, int64(n))
 			numbers := FromSlice(x, []float32{float32(temperature), float32(topP), float32(minP), float32(topK)}, 4)
 			uniforms := FromSlice(x, []float32{0.5, 0.5, uniform}, 3)
-			for _, edge := range []string{"full", "early", "late"} {
+			for _, edge := range []string{"full", "early", "wait"} {
 				token, position, result := x.Zeros(Int64, 1), x.Ones(Int64, 1), x.Zeros(Float64, 4)
 				x.Call("streamtorch::token_drawn", from, from, numbers, uniforms, token, position, result, topK > 0, topP < 1 || minP > 0, edge)
 				logs := ToSlice[float32](x, x.LogSoftmax(x.View(from, -1), 0))

@@ -22,8 +22,9 @@ import (
 // Before the first layer stands token_embedding, and behind the last one token_linear with the
 // head, and token_likeliest or token_drawn. Penalties, biases, masks and ranks take LibTorch's
 // operators. Each kernel asks for its weights while the kernel before still runs: Note
-// [Programmatic edges] in csrc/kernels/edges.h. Weights, page tables, the position and the keys of
-// earlier tokens are older than the graph, so kernels read them early.
+// [Programmatic edges] in csrc/kernels/edges.h. token_embedding has a full edge. Weights, page
+// tables, the position and the keys of earlier tokens are older, so the kernels behind it read them
+// early.
 //
 // A norm behind a product is left to the next product, which reads the whole stream anyway: see
 // tokenStream. Layers with experts run their feed-forward part by LibTorch's operators.

@@ -51,7 +51,7 @@ func TestModel_TokenKernels(t *testing.T) {
 			c.Close()
 			want := logsOf(t, m, prompt, answer, text.GenerateOptions{MaxTokens: len(answer), IgnoreEnd: true})
 			var first []float64
-			for _, edge := range []string{"full", "early", "late"} {
+			for _, edge := range []string{"full", "early", "wait"} {
 				m.Edge(edge)
 				if s := m.KernelStats(); !s.Own {
 					t.Fatalf("KernelStats says %+v", s)

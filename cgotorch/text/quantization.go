@@ -31,7 +31,7 @@ type quantization struct {
 	bits      int  // of a code that is packed into 32 bits
 	group     int  // columns of a scale, or 0 for all of them
 	symmetric bool // all zeros are equal
-	ordered   bool // the files say which group each column belongs to
+	ordered   bool // the files must say which group each column belongs to; else they may
 	zeroAbove int  // what is added to a zero of the files
 	block     [2]int
 	scale     string // the suffix of the scale's tensor
@@ -43,8 +43,8 @@ type layout int
 const (
 	rowCodes  layout = iota // [rows, columns], an element each
 	rowWords                // [rows, columns/n], n codes a word
-	turnWords               // [columns/n, rows]: the words of gptq
-	mixWords                // [columns, rows/n], in the order of awq
+	gptqWords               // [columns/n, rows]
+	awqWords                // [columns, rows/n], where a word has its rows in another order
 )
 
 // hubQuantization is quantization_config, as the methods write it.
@@ -131,10 +131,17 @@ func (h *hubQuantization) compressed() (*quantization, error) {
 		case ints, floats:
 			q.layout = rowCodes
 		default:
-			return nil, refused("quantization_config is compressed-tensors %s, and pack-quantized of int4 and int8, int-quantized and float-quantized of 8 bits are read", form)
+			return nil, refused("quantization_config is compressed-tensors %s, and pack-quantized of int4 and int8, and int-quantized, naive-quantized and float-quantized of 8 bits are read", form)
 		}
 		if w.Strategy == "" {
-			w.Strategy = map[bool]string{true: "group", false: map[bool]string{true: "channel", false: "tensor"}[w.Group != nil]}[or(w.Group, 0) > 0]
+			switch {
+			case w.Group == nil:
+				w.Strategy = "tensor"
+			case *w.Group > 0:
+				w.Strategy = "group"
+			default:
+				w.Strategy = "channel"
+			}
 		}
 		if order := string(w.Order); order == "true" || order == `"group"` || order == `"dynamic"` {
 			q.ordered = true
@@ -173,7 +180,7 @@ func (h *hubQuantization) gptq() (*quantization, error) {
 	if h.Marlin || isSet(h.Rotation) || isSet(h.Adapter) || (h.PackDType != "" && h.PackDType != "int32") {
 		return nil, refused("quantization_config is gptq with is_marlin_format, rotation, adapter or the pack_dtype %q, and int32 without them is read", h.PackDType)
 	}
-	q := &quantization{layout: turnWords, bits: h.Bits, group: max(0, or(h.Group, -1)), symmetric: or(h.Symmetric, false), zeroAbove: 1, scale: ".scales"}
+	q := &quantization{layout: gptqWords, bits: h.Bits, group: max(0, or(h.Group, -1)), symmetric: or(h.Symmetric, false), zeroAbove: 1, scale: ".scales"}
 	for _, format := range []string{h.Checkpoint, h.Format} {
 		switch format {
 		case "", "gptq":
@@ -190,7 +197,7 @@ func (h *hubQuantization) awq() (*quantization, error) {
 	if h.Bits != 4 || !strings.EqualFold(or(h.Version, "gemm"), "gemm") || !or(h.ZeroPoint, true) {
 		return nil, refused("quantization_config is awq of %d bits, version %q, zero_point %v, and gemm of 4 bits with zeros is read", h.Bits, or(h.Version, "gemm"), or(h.ZeroPoint, true))
 	}
-	return &quantization{layout: mixWords, bits: 4, group: max(0, or(h.Group, 128)), scale: ".scales"}, nil
+	return &quantization{layout: awqWords, bits: 4, group: max(0, or(h.Group, 128)), scale: ".scales"}, nil
 }
 
 func (h *hubQuantization) fp8() (*quantization, error) {

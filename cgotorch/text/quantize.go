@@ -16,7 +16,7 @@ import (
 // the largest code. Embeddings, norms, biases, routers and experts stay as they are.
 //
 // A token's product multiplies the codes themselves: csrc/kernels/token_codes_cuda.h. It reads half
-// the bytes, and loses nothing besides. A prompt's product first computes the weight in the model's
+// the bytes, and rounds neither weights nor inputs to the model's dtype. A prompt's product first computes the weight in the model's
 // dtype, in memory that is free again after it.
 
 // codes are the weight of a product in 8 bits.
@@ -28,8 +28,9 @@ type codes struct {
 
 const float8 = cgotorch.DType(24) // float8_e4m3fn of LibTorch
 
-// newCodes returns the codes of a weight [rows, columns] in a form. It adds the squares of what the
-// codes change, and those of the weights, to squares, Float64 [2].
+// newCodes returns the codes of a weight [rows, columns] in a form, "int8" or "fp8", whose tensors
+// the caller closes. It adds the squares of what the codes change, and those of the weights, to
+// squares, Float64 [2].
 func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *codes {
 	rows, columns := int(weight.Shape()[0]), int(weight.Shape()[1])
 	dtype := cgotorch.Int8
@@ -42,7 +43,7 @@ func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *
 	for at := 0; at < rows; at += step {
 		x.Tidy(func() *cgotorch.Tensor {
 			n := min(step, rows-at)
-			c.set(x, at, x.To(x.Narrow(weight, 0, at, n), cgotorch.Float32), squares)
+			c.encode(x, at, x.To(x.Narrow(weight, 0, at, n), cgotorch.Float32), squares)
 			return nil
 		})
 	}
@@ -51,8 +52,8 @@ func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *
 	return c
 }
 
-// set computes the codes of some rows, Float32 [n, columns].
-func (c *codes) set(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tensor) {
+// encode computes the codes of n rows from row `at` on, from their weights, Float32 [n, columns].
+func (c *codes) encode(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tensor) {
 	n := int(weight.Shape()[0])
 	most := 127.0
 	if c.numbers.DType() == cgotorch.Uint8 {
@@ -91,11 +92,11 @@ func (c *codes) weight(x *cgotorch.Exec, dtype cgotorch.DType) *cgotorch.Tensor 
 // gives weights their values. quantize returns the relative error of all: the root of the squares
 // of what the codes change over those of the weights. It waits for the device.
 func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named) error) (float64, error) {
-	var sums *cgotorch.Tensor
-	if err := s.Do(func(x *cgotorch.Exec) error { sums = x.Keep(x.Zeros(cgotorch.Float64, 2)); return nil }); err != nil {
+	var squares *cgotorch.Tensor
+	if err := s.Do(func(x *cgotorch.Exec) error { squares = x.Keep(x.Zeros(cgotorch.Float64, 2)); return nil }); err != nil {
 		return 0, err
 	}
-	defer sums.Close()
+	defer squares.Close()
 	for _, l := range d.later {
 		m := &maker{c: d.c, dtype: d.dtype}
 		err := s.Do(func(x *cgotorch.Exec) error {
@@ -111,7 +112,7 @@ func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named
 			err = fill(m.named)
 		}
 		if err == nil {
-			err = d.encode(s, form, l, l.weight, sums)
+			err = d.encode(s, form, l, l.weight, squares)
 		}
 		for _, n := range m.named {
 			err = errors.Join(err, n.Tensor.Close())
@@ -122,27 +123,27 @@ func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named
 			return 0, err
 		}
 	}
-	if d.head.weight == d.embed { // whose rows tokens are
-		if err := d.encode(s, form, d.head, d.embed, sums); err != nil {
+	if d.head.weight == d.embed { // the embedding stays
+		if err := d.encode(s, form, d.head, d.embed, squares); err != nil {
 			return 0, err
 		}
 		d.head.weight = nil
 	}
-	var squares []float64
-	if err := s.Do(func(x *cgotorch.Exec) error { squares = cgotorch.ToSlice[float64](x, sums); return nil }); err != nil {
+	var sums []float64
+	if err := s.Do(func(x *cgotorch.Exec) error { sums = cgotorch.ToSlice[float64](x, squares); return nil }); err != nil {
 		return 0, err
 	}
-	if sum := squares[0] + squares[1]; math.IsNaN(sum) || math.IsInf(sum, 0) {
+	if sum := sums[0] + sums[1]; math.IsNaN(sum) || math.IsInf(sum, 0) {
 		return 0, fmt.Errorf("text: weights of products have a NaN or an Inf, which %s has no scale for: %w", form, cgotorch.ErrInvalidArgument)
 	}
-	return math.Sqrt(squares[0] / max(squares[1], math.SmallestNonzeroFloat64)), nil
+	return math.Sqrt(sums[0] / max(sums[1], math.SmallestNonzeroFloat64)), nil
 }
 
 // encode gives a product the codes of its weight.
-func (d *decoder) encode(s *cgotorch.Stream, form string, l *linear, weight, sums *cgotorch.Tensor) error {
+func (d *decoder) encode(s *cgotorch.Stream, form string, l *linear, weight, squares *cgotorch.Tensor) error {
 	return s.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		l.codes = newCodes(x, form, x.Detach(weight), sums)
+		l.codes = newCodes(x, form, x.Detach(weight), squares)
 		d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
 		return nil
 	})

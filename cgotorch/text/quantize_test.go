@@ -114,7 +114,7 @@ func steps(t *testing.T, m *text.Model, prompt []int64) {
 	o.Greedy = false
 	want := logsOf(t, m, prompt, answer, o)
 	var first []float64
-	for _, edge := range []string{"full", "early", "late"} {
+	for _, edge := range []string{"full", "early", "wait"} {
 		m.Edge(edge)
 		got := logsOf(t, m, prompt, answer, o)
 		if first == nil {

@@ -14,7 +14,7 @@ import (
 // weights].
 type quantizedSource struct {
 	*quantization
-	of      weights
+	files   weights
 	shape   []int64          // [rows, columns]
 	module  string           // the name in the files, without a suffix
 	members map[string]bool  // the tensors of the files that belong to it
@@ -24,8 +24,8 @@ type quantizedSource struct {
 // source returns the source of a weight [rows, columns] whose module has this name in the files, or
 // nil if the files have it as it is, or not at all.
 func (q *quantization) source(w weights, module string, shape []int64) *quantizedSource {
-	s := &quantizedSource{quantization: q, of: w, shape: shape, module: module, members: map[string]bool{}}
-	codes := map[layout]string{rowCodes: ".weight", rowWords: ".weight_packed", turnWords: ".qweight", mixWords: ".qweight"}[q.layout]
+	s := &quantizedSource{quantization: q, files: w, shape: shape, module: module, members: map[string]bool{}}
+	codes := map[layout]string{rowCodes: ".weight", rowWords: ".weight_packed", gptqWords: ".qweight", awqWords: ".qweight"}[q.layout]
 	f := w.of[module+codes]
 	if f == nil {
 		return nil
@@ -41,16 +41,17 @@ func (q *quantization) source(w weights, module string, shape []int64) *quantize
 	return s
 }
 
-// read copies a tensor of the files to the device. Its dtype must be one of some.
-func (s *quantizedSource) read(x *cgotorch.Exec, suffix string, shapes [][]int64, some ...string) (*cgotorch.Tensor, error) {
+// read copies a tensor of the files to the device. Its dtype and its shape must be among those given.
+// F8_E4M3 becomes float32.
+func (s *quantizedSource) read(x *cgotorch.Exec, suffix string, shapes [][]int64, kinds ...string) (*cgotorch.Tensor, error) {
 	name := s.module + suffix
-	f := s.of.of[name]
+	f := s.files.of[name]
 	if f == nil {
-		return nil, fmt.Errorf("text: %s: tensor %s is missing: %w", s.of.names(), name, cgotorch.ErrInvalidArgument)
+		return nil, fmt.Errorf("text: %s: tensor %s is missing: %w", s.files.names(), name, cgotorch.ErrInvalidArgument)
 	}
 	info, _ := f.Lookup(name)
-	if !slices.Contains(some, info.DType) {
-		return nil, s.fault(f, info, "want "+strings.Join(some, " or "))
+	if !slices.Contains(kinds, info.DType) {
+		return nil, s.fault(f, info, "want "+strings.Join(kinds, " or "))
 	}
 	if !slices.ContainsFunc(shapes, func(shape []int64) bool { return slices.Equal(shape, info.Shape) }) {
 		return nil, s.fault(f, info, fmt.Sprintf("want the shape %v", shapes[0]))
@@ -60,7 +61,6 @@ func (s *quantizedSource) read(x *cgotorch.Exec, suffix string, shapes [][]int64
 		return nil, fmt.Errorf("text: %w", err)
 	}
 	if info.DType == "F8_E4M3" {
-		const float8 = cgotorch.DType(24) // as in LibTorch
 		return x.To(call(x, "aten::view.dtype", cgotorch.FromBytes(x, data, cgotorch.Uint8, info.Shape), float8), cgotorch.Float32), nil
 	}
 	return cgotorch.FromBytes(x, data, codeDTypes[info.DType], info.Shape), nil
@@ -74,7 +74,7 @@ func (s *quantizedSource) fault(f *safetensors.File, info safetensors.Info, want
 	return fmt.Errorf("text: %s: tensor %s is %s%v, %s: %w", f.Name(), info.Name, info.DType, info.Shape, want, cgotorch.ErrInvalidArgument)
 }
 
-// convert computes the weight, and copies it to the model's.
+// convert computes the weight, and copies it to the model's. It waits for the device.
 func (s *quantizedSource) convert(x *cgotorch.Exec, to *cgotorch.Tensor) (err error) {
 	x.Tidy(func() *cgotorch.Tensor {
 		var codes, zeros, scales *cgotorch.Tensor // [rows, columns], and [rows or 1, groups] or blocks
@@ -98,7 +98,7 @@ func (s *quantizedSource) sizes() (rows, columns, groups int64, err error) {
 	rows, columns, groups = s.shape[0], s.shape[1], 1
 	if group := int64(s.group); group > 0 {
 		if columns%group != 0 {
-			return 0, 0, 0, fmt.Errorf("text: %s: tensor %s has %d columns, and that is no multiple of group_size, %d: %w", s.of.names(), s.module, columns, group, cgotorch.ErrInvalidArgument)
+			return 0, 0, 0, fmt.Errorf("text: %s: tensor %s has %d columns, and that is no multiple of group_size, %d: %w", s.files.names(), s.module, columns, group, cgotorch.ErrInvalidArgument)
 		}
 		groups = columns / group
 	}
@@ -142,9 +142,9 @@ func (s *quantizedSource) codes(x *cgotorch.Exec) (codes, zeros *cgotorch.Tensor
 		}
 		zeros = x.Reshape(x.Permute(s.unpack(x, zeros), 0, 2, 1), -1, groups)
 		return codes, x.Narrow(zeros, 0, 0, int(rows)), nil
-	case turnWords:
+	case gptqWords:
 		shape, zeroShape = []int64{words(columns), rows}, []int64{groups, words(rows)}
-	case mixWords:
+	case awqWords:
 		shape, zeroShape = []int64{columns, words(rows)}, []int64{groups, words(rows)}
 	}
 	if codes, err = s.read(x, ".qweight", [][]int64{shape}, "I32"); err != nil {
@@ -154,7 +154,7 @@ func (s *quantizedSource) codes(x *cgotorch.Exec) (codes, zeros *cgotorch.Tensor
 		return nil, nil, err
 	}
 	codes, zeros = s.unpack(x, codes), s.unpack(x, zeros)
-	if s.layout == turnWords {
+	if s.layout == gptqWords {
 		if err := s.readOrder(x, ".g_idx", columns, groups); err != nil {
 			return nil, nil, err
 		}
@@ -165,7 +165,7 @@ func (s *quantizedSource) codes(x *cgotorch.Exec) (codes, zeros *cgotorch.Tensor
 		codes = x.Narrow(x.Transpose(x.Reshape(codes, columns, -1), 0, 1), 0, 0, int(rows))
 	}
 	zeros = x.Narrow(x.Transpose(x.Reshape(zeros, groups, -1), 0, 1), 0, 0, int(rows))
-	if s.layout == turnWords {
+	if s.layout == gptqWords {
 		if err := s.checkZeros(x, zeros); err != nil {
 			return nil, nil, err
 		}
@@ -183,10 +183,10 @@ func (s *quantizedSource) checkZeros(x *cgotorch.Exec, zeros *cgotorch.Tensor) e
 	switch {
 	case s.symmetric && (least != middle || most != middle):
 		return fmt.Errorf("text: %s: tensor %s.qzeros has zeros from %v to %v, and sym with this checkpoint_format of config.json has %v: %w",
-			s.of.names(), s.module, least, most, middle, cgotorch.ErrInvalidArgument)
+			s.files.names(), s.module, least, most, middle, cgotorch.ErrInvalidArgument)
 	case s.zeroAbove != 0 && most == largest:
 		return fmt.Errorf("text: %s: tensor %s.qzeros has the zero %v, whose meaning in the checkpoint_format gptq is not defined: get the model in gptq_v2, or in bfloat16: %w",
-			s.of.names(), s.module, most, cgotorch.ErrInvalidArgument)
+			s.files.names(), s.module, most, cgotorch.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -205,7 +205,7 @@ func (s *quantizedSource) scales(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
 	}
 	shapes := [][]int64{{rows, groups}}
 	switch {
-	case s.layout == turnWords || s.layout == mixWords:
+	case s.layout == gptqWords || s.layout == awqWords:
 		shapes = [][]int64{{groups, rows}}
 	case s.block[0] > 0:
 		r, c := int64(s.block[0]), int64(s.block[1])
@@ -217,7 +217,7 @@ func (s *quantizedSource) scales(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.layout == turnWords || s.layout == mixWords {
+	if s.layout == gptqWords || s.layout == awqWords {
 		scales = x.Transpose(scales, 0, 1)
 	} else if len(scales.Shape()) < 2 {
 		scales = x.View(scales, -1, 1)
@@ -248,7 +248,7 @@ func (s *quantizedSource) checkShape(x *cgotorch.Exec, rows, columns int64) erro
 		return err
 	}
 	if got := cgotorch.ToSlice[int64](x, x.To(t, cgotorch.Int64)); got[0] != rows || got[1] != columns {
-		return fmt.Errorf("text: %s: tensor %s.weight_shape is %v, and the model's weight is [%d %d]: %w", s.of.names(), s.module, got, rows, columns, cgotorch.ErrInvalidArgument)
+		return fmt.Errorf("text: %s: tensor %s.weight_shape is %v, and the model's weight is [%d %d]: %w", s.files.names(), s.module, got, rows, columns, cgotorch.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -256,7 +256,7 @@ func (s *quantizedSource) checkShape(x *cgotorch.Exec, rows, columns int64) erro
 // readOrder reads which group each column belongs to, if the files have it.
 func (s *quantizedSource) readOrder(x *cgotorch.Exec, suffix string, columns, groups int64) error {
 	name := s.module + suffix
-	if s.of.of[name] == nil && !s.ordered {
+	if s.files.of[name] == nil && !s.ordered {
 		return nil
 	}
 	t, err := s.read(x, suffix, [][]int64{{columns}}, "I32", "I64")
@@ -270,7 +270,7 @@ func (s *quantizedSource) readOrder(x *cgotorch.Exec, suffix string, columns, gr
 			return nil // the files leave it open
 		}
 		if group < 0 || group >= groups {
-			return fmt.Errorf("text: %s: tensor %s puts column %d into group %d of %d: %w", s.of.names(), name, i, group, groups, cgotorch.ErrInvalidArgument)
+			return fmt.Errorf("text: %s: tensor %s puts column %d into group %d of %d: %w", s.files.names(), name, i, group, groups, cgotorch.ErrInvalidArgument)
 		}
 		side = side && group == int64(i)/(columns/groups)
 	}

@@ -104,7 +104,7 @@ void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& ac
       checker.access(tensor, n.write, n.by);
     }
     for (const Queue queue : queues) checker.join(from, queue);
-    checker.begins(from);
+    checker.full_edge(from);
   });
 }
 

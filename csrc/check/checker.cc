@@ -308,7 +308,7 @@ void used(const at::Tensor& tensor, const ct_stream& stream) {
 }
 
 void full_edge(const ct_stream& stream) {
-  if (is_on()) Checker::instance().begins(Checker::instance().queue_of(stream));
+  if (is_on()) Checker::instance().full_edge(Checker::instance().queue_of(stream));
 }
 
 Known recorded(const ct_stream& stream) {

@@ -240,7 +240,7 @@ bool Checker::has_memory(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.numel() != 0 && tensor.storage().data() != nullptr;
 }
 
-std::optional<std::pair<const void*, Region>> Checker::index_of(const at::Tensor* through) {
+Checker::Index Checker::index_of(const at::Tensor* through) {
   if (through == nullptr || !has_memory(*through)) return std::nullopt;
   return std::pair(through->storage().data(), Region::of(*through));
 }

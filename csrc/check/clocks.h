@@ -53,6 +53,9 @@ class Checker {
     bool backward = false;
   };
 
+  // The memory of a tensor whose elements say which part of another one is reached, or none.
+  using Index = std::optional<std::pair<const void*, Region>>;
+
   static Checker& instance();
 
   Queue queue_of(const ct_stream& stream);
@@ -69,7 +72,7 @@ class Checker {
   void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
   // Says that a kernel begins behind a full edge, when all earlier work of the queue has ended: Note
   // [Programmatic edges] in kernels/edges.h.
-  void begins(Queue queue);
+  void full_edge(Queue queue);
   // Says that `side` is a side stream of `parent`. Memory of `side` may be freed after a use that
   // `parent` knows and `side` does not. The use is no race if it is ordered before the next
   // allocation of `side`.
@@ -118,8 +121,7 @@ class Checker {
     Region region;
     bool write = false;
     const char* kind = "";  // as ct_access has it
-    // Which part the access reaches is said by the elements in this region of a storage, if it is set.
-    std::optional<std::pair<const void*, Region>> index = std::nullopt;
+    Index index = std::nullopt;
   };
   struct Block {
     bool slab = false;
@@ -139,7 +141,7 @@ class Checker {
     uint64_t id = 0;
     Clock clock;
     uint64_t host_seen = 0;  // the value of host_changes_ at the last enqueue
-    uint64_t begun = 0;      // the accesses of all queues before the last kernel behind a full edge
+    uint64_t last_full_edge = 0;  // the accesses of all queues before the last kernel with a full edge began
     uint64_t last = 0;       // the stream's time at its last access
     Queue parent = kNone;    // set for a side stream
     // For a side stream, by queue: a block of the stream's memory that was freed, and the queue's last
@@ -158,7 +160,7 @@ class Checker {
   std::map<const void*, Block>::iterator slab_of(const void* data);
   void access(Block& block, Access access);
   static bool has_memory(const at::Tensor& tensor);
-  static std::optional<std::pair<const void*, Region>> index_of(const at::Tensor* through);
+  static Index index_of(const at::Tensor* through);
   void check(Block& block, const Access& earlier, const Access& later);
   void report(const Block& block, const Access& earlier, const Access& later, int32_t kind);
 

@@ -9,11 +9,29 @@
 #include "check/thread.h"
 
 namespace ct {
+namespace {
 
-void Checker::begins(Queue queue) {
+// Returns whether two indices name different parts of what they lead to, because they share no
+// memory.
+bool are_apart(const Checker::Index& a, const Checker::Index& b) {
+  return a && b && !(a->first == b->first && overlap(a->second, b->second));
+}
+
+bool has_elements(const at::Tensor& t) { return t.defined() && t.numel() != 0; }
+
+bool has_elements(const c10::IValue& in) {
+  if (in.isTensor()) return has_elements(in.toTensor());
+  if (!in.isList()) return false;
+  const auto list = in.toListRef();
+  return std::any_of(list.begin(), list.end(), [](const c10::IValue& t) { return t.isTensor() && has_elements(t.toTensor()); });
+}
+
+}  // namespace
+
+void Checker::full_edge(Queue queue) {
   if (queue == kNone || queue == kHost) return;
   const std::lock_guard lock(mutex_);
-  streams_[queue].begun = serial_;
+  streams_[queue].last_full_edge = serial_;
 }
 
 void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::Tensor* through) {
@@ -22,10 +40,10 @@ void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::T
   enqueue(by.queue);
   const Block& block = block_of(tensor);
   const Access early{by, 0, 0, Region::of(tensor), false, "read early", index_of(through)};
-  for (auto a = block.accesses.rbegin(); a != block.accesses.rend() && a->serial > streams_[by.queue].begun; ++a) {
+  for (auto a = block.accesses.rbegin(); a != block.accesses.rend() && a->serial > streams_[by.queue].last_full_edge; ++a) {
+    // What the host has waited for is done.
     if (!a->write || a->kind == kAllocated || a->by.queue != by.queue || knows(kHost, by.queue, a->time)) continue;
-    const bool apart = a->index && early.index && !(a->index->first == early.index->first && overlap(a->index->second, early.index->second));
-    if (apart || !overlap(a->region, early.region)) continue;
+    if (!overlap(a->region, early.region) || are_apart(a->index, early.index)) continue;
     report(block, *a, early, CT_RACE_EARLY);
     return;
   }
@@ -36,13 +54,15 @@ void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::T
 namespace ct::checker {
 
 void begin(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, c10::Device device) {
-  const auto untouched = [](Effects::Effect effect) { return effect == Effects::none; };
-  if (thread.kernel != Thread::kNoKernel || std::all_of(effects.arguments.begin(), effects.arguments.end(), untouched)) return;
+  if (thread.kernel != Thread::kNoKernel) return;
+  size_t touched = 0;
+  while (touched < inputs.size() && (effects.arguments[touched] == Effects::none || !has_elements(inputs[touched]))) ++touched;
+  if (touched == inputs.size()) return;
   thread.kernel = effects.edge < 0 ? Thread::kKernels : Thread::kOneKernel;
   const Queue queue = current_queue(device);
   const auto input = [&](auto index) -> const c10::IValue& { return inputs[static_cast<size_t>(index)]; };
   const std::string_view edge = effects.edge < 0 ? "full" : input(effects.edge).toStringView();
-  if (edge == "full") Checker::instance().begins(queue);  //edge:kernel-full-edge TestCheckStreams_FindsMistakes checked
+  if (edge == "full") Checker::instance().full_edge(queue);  //edge:kernel-full-edge TestCheckStreams_FindsMistakes checked
   if (edge != "early") return;
   for (const Effects::Early& e : effects.early) {
     const c10::IValue& in = input(e.argument);

@@ -1,5 +1,5 @@
 // Reads before the wait of a kernel, for the stream checker: Note [Programmatic edges] in
-// kernels/edges.h. Checker::begins and Checker::reads_early are here too.
+// kernels/edges.h. early.cc also has Checker::full_edge and Checker::reads_early.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -10,9 +10,11 @@
 
 namespace ct::checker {
 
-// Reports that the calling thread begins an operator on the device. With a programmatic edge its
-// kernel begins while the one before still runs. With the edge "early" it reads some arguments
-// before its wait.
+// Reports that the calling thread begins an operator on the device. The call comes before the
+// operator's reads and writes are reported. A full edge marks the stream. With the edge "early" each
+// declared read is held against the writes since that mark. Operators inside another one, and those
+// that touch no element, do nothing. Edges count as on compute capability 9.0, on the CPU too.
+// inputs: in the order of the schema.
 void begin(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, c10::Device device);
 
 }  // namespace ct::checker

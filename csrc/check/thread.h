@@ -33,8 +33,9 @@ struct Thread {
   const ct_stream* stream = nullptr;  // the stream of the running call, NULL on autograd's threads
   uint64_t site = 0;
   bool backward = false;         // the running call is a backward
-  // The operator that runs launches kernels: kKernels. If it is one kernel that names its edge,
-  // kOneKernel: the operators in it, which do its work on the CPU, make no accesses of their own.
+  // What the outermost operator that touches elements does: it launches kernels, or one kernel whose
+  // edge its caller names. Operators inside that one do its work on the CPU, and make no accesses of
+  // their own.
   enum { kNoKernel, kKernels, kOneKernel } kernel = kNoKernel;
   std::vector<std::string> ops;  // the running operators, innermost last
   std::vector<Node> nodes;       // the running nodes, innermost last

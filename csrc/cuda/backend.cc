@@ -162,7 +162,7 @@ class Backend final : public CudaBackend {
     cudaLaunchConfig_t how{dim3(blocks), dim3(threads), static_cast<size_t>(shared), native(stream), nullptr, 0};
     cudaLaunchAttribute attributes[2];
     how.attrs = attributes;
-    if (start == CudaStart::kEarly && joins(stream)) start = CudaStart::kBehind;
+    if (start == CudaStart::kProgrammatic && joins(stream)) start = CudaStart::kBehind;
     if (start != CudaStart::kBehind) {
       cudaLaunchAttribute& attribute = attributes[how.numAttrs++];
       if (start == CudaStart::kTogether) {

@@ -39,7 +39,7 @@ enum class CudaStart {
   kTogether,  // the same, and there is room for all blocks at the same time
   // While the kernel before still runs: a programmatic edge, Note [Programmatic edges] in edges.h.
   // It needs compute capability 9.0.
-  kEarly,
+  kProgrammatic,
 };
 
 // A map of a matrix, from which a kernel copies boxes by cp.async.bulk.tensor. It needs compute

@@ -7,23 +7,26 @@
 // while the kernel before still runs, as soon as there is room. They ask for their weights, and
 // then wait for the end of the kernel before. The rule:
 //
-//   - A kernel may read before its wait only what no kernel since the last full edge wrote.
+//   - A kernel may read before its wait only what no kernel since the last full edge wrote. What
+//     the host has waited for is older.
 //   - It writes nothing before its wait.
-//   - Each of its threads waits before it ends, or another thread of its block does. Else the order
-//     would not reach over two edges.
-//   - Kernels of LibTorch and of cuBLAS begin behind full edges.
+//   - At least one thread of each of its blocks waits. So the end of a kernel is the end of all
+//     kernels before it.
+//
+// Kernels of LibTorch and of cuBLAS begin behind full edges. Copies and graphs have full edges on
+// both sides.
 //
 // An operator of this library takes the name of its edge:
 //
 //   full    the kernel begins behind a full edge
-//   early   the kernel reads its weights before its wait
-//   late    the kernel has a programmatic edge, and waits before it reads anything
+//   early   the kernel has a programmatic edge, and reads before its wait what its operator declares
+//   wait    the kernel has a programmatic edge, and waits before it reads anything
 //
-// The operator declares what it reads early, by declare_early_reads. The stream checker reports a
-// call that breaks the first rule.
+// An operator declares what it reads early by declare_early_reads, which may be nothing. The stream
+// checker reports a call that breaks the first rule.
 //
-// The three give equal bits. If `early` gives others than `late`, the kernel reads something that
-// it does not declare. Below compute capability 9.0 all edges are full.
+// The three give equal bits. If `early` gives others than `wait`, the kernel reads something that
+// its operator does not declare. Below compute capability 9.0 all edges are full.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -35,16 +38,16 @@
 
 namespace ct {
 
-enum Edge : int { kFullEdge, kEarlyEdge, kLateEdge };  // kEdgesText has the same numbers
+enum Edge : int { kFullEdge, kEarlyEdge, kWaitEdge };  // kEdgesText has the same numbers
 
 // Returns the edge that a kernel of the operator has on a device.
 inline Edge edge_of(const char* op, std::string_view name, c10::DeviceIndex device) {
-  TORCH_CHECK(name == "full" || name == "early" || name == "late", op, ": the edge is \"", name, "\", want full, early or late");
+  TORCH_CHECK(name == "full" || name == "early" || name == "wait", op, ": the edge is \"", name, "\", want full, early or wait");
   if (name == "full" || cuda().chip(device).capability < 90) return kFullEdge;
-  return name == "early" ? kEarlyEdge : kLateEdge;
+  return name == "early" ? kEarlyEdge : kWaitEdge;
 }
 
-inline CudaStart start_of(Edge edge) { return edge == kFullEdge ? CudaStart::kBehind : CudaStart::kEarly; }
+inline CudaStart start_of(Edge edge) { return edge == kFullEdge ? CudaStart::kBehind : CudaStart::kProgrammatic; }
 
 // What the text of a kernel calls, compiled with the macro EDGE, the number of its edge. Each
 // thread calls `begin` first. It calls `wait` before it reads what kernels since the last full edge

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "f1f28d3489fbeec82e668d221114c63b3c72316190f85b61a6b197d25b9b5953"
+const Source = "dc6cb18eb5f918eea30ce8213aebc48da48fee9da6275115dd8909eb0bee8caa"

@@ -78,7 +78,7 @@ func attentionBehind(write func(x *cgotorch.Exec, a *attention)) func(s *scene) 
 		a := s.attention()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			write(x, a)
-			a.run(x, 0, s.edge("late"))
+			a.run(x, 0, s.edge("wait"))
 		})
 	}
 }
@@ -90,7 +90,7 @@ var earlyMistakes = []mistake{
 		in, w := s.sharedOf(cgotorch.BFloat16, 1, 8), s.sharedOf(cgotorch.BFloat16, 8, 8)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			add(x, w)
-			product(x, in, w, s.edge("late"))
+			product(x, in, w, s.edge("wait"))
 		})
 	}},
 	{"weight written two kernels before, without a full edge between", [2]string{"aten::add_", tokenLinear}, false, func(s *scene) {
@@ -106,7 +106,7 @@ var earlyMistakes = []mistake{
 		n := s.normed()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			norm := x.View(n.sum, -1)
-			n.run(x, "late") // writes the sum
+			n.run(x, "wait") // writes the sum
 			x.Call1(tokenLinear, n.in, n.weight, nil, norm, 1e-6, false, "", nil, nil, nil, nil, s.edge("full"))
 		})
 	}},
@@ -133,7 +133,7 @@ var earlyMistakes = []mistake{
 		n := s.normed()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			add(x, n.lateNorm)
-			n.run(x, s.edge("late"))
+			n.run(x, s.edge("wait"))
 		})
 	}},
 	{"weight written inside a graph that reads it early", [2]string{"aten::add_", tokenLinear}, false, func(s *scene) {
@@ -152,7 +152,7 @@ var earlyMistakes = []mistake{
 		result := s.sharedOf(cgotorch.Float64, 2)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			x.Call("aten::sub_.Scalar", a.position, 1)
-			x.Call(tokenLikeliest, logits, token, a.position, result, "late")
+			x.Call(tokenLikeliest, logits, token, a.position, result, "wait")
 			s.between(x, logits)
 			a.run(x, 0, "early")
 		})
@@ -173,8 +173,8 @@ var earlyMistakes = []mistake{
 		a := s.attention()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			for range 2 { // the kernels of a layer come again before a full edge
-				a.run(x, 1, "late")
-				a.run(x, 0, "late")
+				a.run(x, 1, "wait")
+				a.run(x, 0, "wait")
 			}
 			a.run(x, 1, s.edge("full"))
 		})
@@ -186,7 +186,7 @@ var earlyMistakes = []mistake{
 			if s.right {
 				layer = 1
 			}
-			a.run(x, 0, "late")
+			a.run(x, 0, "wait")
 			a.run(x, layer, "early")
 		})
 	}},
