@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -26,8 +27,9 @@ type decoderConfig struct {
 	head      int // width of a head
 	layers    []layerConfig
 	ropes     []ropeConfig
-	quantized *quantization // how the files have the weights of products, or nil
-	context   int           // largest number of tokens of a sequence
+	published *hubQuantization // quantization_config of config.json, or nil
+	quantized *quantization    // how the files have the weights of products, or nil
+	context   int              // largest number of tokens of a sequence
 
 	eps        float64
 	normOffset bool // norms multiply by 1 + weight
@@ -179,12 +181,29 @@ func readDecoderConfig(folder string) (*decoderConfig, error) {
 	return c, nil
 }
 
+// jsonKind names a type as JSON has it.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a text"
+	}
+	return "a number"
+}
+
 func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 	var h hubConfig
 	if err := json.Unmarshal(data, &h); err != nil {
 		var field *json.UnmarshalTypeError
 		if errors.As(err, &field) {
-			return nil, refused("%s is a %s, want %v", field.Field, field.Value, field.Type)
+			return nil, refused("%s is a %s, want %s", field.Field, field.Value, jsonKind(field.Type))
 		}
 		return nil, refused("it is no JSON object: %v", err)
 	}
@@ -254,11 +273,7 @@ func (f family) config(h hubConfig) (*decoderConfig, error) {
 		f.differ(h, c)
 	}
 	var err error
-	if h.Quantization != nil {
-		if c.quantized, err = h.Quantization.quantization(); err != nil {
-			return nil, err
-		}
-	}
+	c.published = h.Quantization
 	if c.dtype, err = h.dtype(); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
 // fillSources copies the tensors of files into those of the model. It waits for the device.
@@ -162,13 +162,18 @@ func (n names) inFiles(name string) (all []string) {
 func (d *decoder) match(w weights) (map[string]source, error) {
 	sources := map[string]source{}
 	var errs []error
-	known := map[string]bool{}
+	known, told := map[string]bool{}, false
 	add := func(name string, shape []int64) {
 		s := d.source(w, name, shape)
 		sources[name] = s
 		switch {
 		case s.quantized != nil:
-			maps.Copy(known, s.quantized.members)
+			for _, m := range s.quantized.members {
+				known[s.quantized.module+m.suffix] = true
+			}
+			if err := s.quantized.check(); err != nil {
+				errs = append(errs, err)
+			}
 		case s.file == nil:
 			errs = append(errs, fmt.Errorf("text: %s: tensor %s is missing: %w", w.names(), name, cgotorch.ErrInvalidArgument))
 		default:
@@ -191,12 +196,36 @@ func (d *decoder) match(w weights) (map[string]source, error) {
 	}
 	for _, f := range w.files {
 		for _, t := range f.Tensors() {
-			if !known[t.Name] && !d.c.passesOver(t.Name) {
+			if known[t.Name] || d.c.passesOver(t.Name) || d.c.isZeroBias(f, t) {
+				continue
+			}
+			if d.c.quantized == nil && isQuantized(t) {
+				told = true
+			} else {
 				errs = append(errs, fmt.Errorf("text: %s: tensor %s is not the model's: %w", f.Name(), t.Name, cgotorch.ErrInvalidArgument))
 			}
 		}
 	}
+	if told {
+		errs = slices.Insert(errs, 0, fmt.Errorf("text: %s: the weights are quantised, and config.json has no quantization_config that tells how: %w", w.names(), cgotorch.ErrInvalidArgument))
+	}
 	return sources, few(errs)
+}
+
+// isQuantized reports whether a tensor is a part of quantised weights.
+func isQuantized(t safetensors.Info) bool {
+	return slices.Contains([]string{"I8", "F8_E4M3"}, t.DType) ||
+		slices.ContainsFunc([]string{".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv"}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
+}
+
+// isZeroBias reports whether a tensor is a bias of zeros, as old files of gptq have it for each
+// product.
+func (c *decoderConfig) isZeroBias(f *safetensors.File, t safetensors.Info) bool {
+	if c.quantized == nil || !strings.HasSuffix(t.Name, ".bias") || t.Bytes > 1<<24 {
+		return false
+	}
+	data, err := f.Read(t.Name)
+	return err == nil && !slices.ContainsFunc(data, func(b byte) bool { return b != 0 })
 }
 
 // source finds a tensor of the decoder in the files.
@@ -224,6 +253,9 @@ func (d *decoder) tie(w weights, sources map[string]source) error {
 		name = innerPrefix + headName
 	}
 	f, table := w.of[name], sources[d.Weights[0].Name] // the embedding is the first
+	if d.c.tied && f != nil && table.quantized != nil {
+		return fmt.Errorf("text: %s: tensor %s is there beside a quantised embedding, and tie_word_embeddings of config.json says that they are one: set it to false: %w", f.Name(), name, cgotorch.ErrInvalidArgument)
+	}
 	if !d.c.tied || f == nil || table.file == nil {
 		return nil
 	}

@@ -256,9 +256,10 @@ func (m *maker) keep() {
 func (d *decoder) randomize(x *cgotorch.Exec, seed uint64, named []nn.Named) error {
 	return withSeed(seed, func() {
 		for _, n := range named {
-			name := fnv.New64a()
-			name.Write([]byte(n.Name))
-			cgotorch.Check(cgotorch.Seed(seed ^ name.Sum64()))
+			hash := fnv.New64a()
+			fmt.Fprintf(hash, "%d %s", seed, n.Name)
+			sum := hash.Sum64()
+			cgotorch.Check(cgotorch.Seed(sum ^ sum>>32)) // the CPU's generator takes the low half
 			switch {
 			case strings.HasSuffix(n.Name, "norm.weight"):
 				value := 1.0

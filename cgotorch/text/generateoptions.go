@@ -194,11 +194,7 @@ func (o *GenerateOptions) features(vocab int) features {
 	}
 	if f.draw {
 		f.filter = o.TopP < 1 || o.MinP > 0
-		for _, size := range []int{64, mostTopK} {
-			if o.TopK > 0 && o.TopK < vocab && f.top == 0 && o.TopK <= size {
-				f.top = min(size, vocab)
-			}
-		}
+		f.top = o.TopK > 0 && o.TopK < vocab
 	}
 	return f
 }

@@ -306,12 +306,11 @@ func (l *lane) sample(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) {
 		x.Call("streamtorch::token_likeliest", logits, l.token, l.position, l.sampler.result, l.d.edge)
 		return
 	}
-	if l.d.edge != "" && f.draw && !f.ranked {
-		l.sampler.drawn(x, f, logits, l.token, l.position, l.d.edge)
-		return
+	edge := l.d.edge
+	if edge == "" {
+		edge = "full"
 	}
-	x.AddScalarInPlace(l.position, 1).Close()
-	x.CopyInPlace(l.token, l.sampler.pick(x, f, logits, l.position)).Close()
+	l.sampler.pick(x, f, logits, l.token, l.position, edge)
 }
 
 // roundUp returns the number of blocks of a captured step that has room for n, up to `most`.

@@ -97,6 +97,11 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.published != nil && o.RandomWeights == 0 {
+		if c.quantized, err = c.published.quantization(); err != nil {
+			return nil, fmt.Errorf("text: %s: %w", filepath.Join(folder, "config.json"), err)
+		}
+	}
 	generation, eos, err := readGenerationConfig(folder, c.eos)
 	if err != nil {
 		return nil, err

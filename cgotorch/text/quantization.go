@@ -28,11 +28,12 @@ import (
 // quantization says how the files have the weights of products.
 type quantization struct {
 	layout    layout
-	bits      int  // of a code that is packed into 32 bits
-	group     int  // columns of a scale, or 0 for all of them
-	symmetric bool // all zeros are equal
-	ordered   bool // the files must say which group each column belongs to; else they may
-	zeroAbove int  // what is added to a zero of the files
+	kind      string // of rowCodes: the dtype in the files, I8 or F8_E4M3
+	bits      int    // of a code that is packed into 32 bits
+	group     int    // columns of a scale, or 0 for all of them
+	symmetric bool   // all zeros are equal
+	ordered   bool   // the files must say which group each column belongs to; else they may
+	zeroAbove int    // what is added to a zero of the files
 	block     [2]int
 	scale     string // the suffix of the scale's tensor
 }
@@ -49,38 +50,73 @@ const (
 
 // hubQuantization is quantization_config, as the methods write it.
 type hubQuantization struct {
-	Method     string          `json:"quant_method"`
-	Format     string          `json:"format"`
-	Bits       int             `json:"bits"`
-	Group      *int            `json:"group_size"`
-	Symmetric  *bool           `json:"sym"`
-	Checkpoint string          `json:"checkpoint_format"`
-	Marlin     bool            `json:"is_marlin_format"`
-	PackDType  string          `json:"pack_dtype"`
-	Rotation   json.RawMessage `json:"rotation"`
-	Adapter    json.RawMessage `json:"adapter"`
+	Method string `json:"quant_method"`
+	Format string `json:"format"`
+	Bits   int    `json:"bits"`
+	Group  *int   `json:"group_size"`
 
-	Dynamic   map[string]json.RawMessage `json:"dynamic"`
-	Version   *string                    `json:"version"`
-	ZeroPoint *bool                      `json:"zero_point"`
-	Type      string                     `json:"fmt"`
-	Block     []int                      `json:"weight_block_size"`
-	Groups    map[string]struct {
-		Format  string `json:"format"`
-		Weights *struct {
-			Bits      int             `json:"num_bits"`
-			Type      string          `json:"type"`
-			Symmetric *bool           `json:"symmetric"`
-			Strategy  string          `json:"strategy"`
-			Group     *int            `json:"group_size"`
-			Block     []int           `json:"block_structure"`
-			Order     json.RawMessage `json:"actorder"`
-		} `json:"weights"`
-	} `json:"config_groups"`
+	// compressed-tensors
+	Groups   map[string]hubGroup `json:"config_groups"`
 	Sparsity *struct {
 		Format string `json:"format"`
 	} `json:"sparsity_config"`
 	Transform json.RawMessage `json:"transform_config"`
+
+	// gptq
+	Symmetric  *bool                      `json:"sym"`
+	DescAct    bool                       `json:"desc_act"`
+	Static     bool                       `json:"static_groups"`
+	Checkpoint string                     `json:"checkpoint_format"`
+	Marlin     bool                       `json:"is_marlin_format"`
+	PackDType  string                     `json:"pack_dtype"`
+	Rotation   json.RawMessage            `json:"rotation"`
+	Adapter    json.RawMessage            `json:"adapter"`
+	Dynamic    map[string]json.RawMessage `json:"dynamic"`
+
+	// awq
+	OldBits   int     `json:"w_bit"`
+	OldGroup  *int    `json:"q_group_size"`
+	Version   *string `json:"version"`
+	ZeroPoint *bool   `json:"zero_point"`
+
+	// fp8
+	Type  string    `json:"fmt"`
+	Block blockSize `json:"weight_block_size"`
+}
+
+// hubGroup is how compressed-tensors stores some layers.
+type hubGroup struct {
+	Format  string `json:"format"`
+	Weights *struct {
+		Bits      int             `json:"num_bits"`
+		Type      string          `json:"type"`
+		Symmetric *bool           `json:"symmetric"`
+		Strategy  string          `json:"strategy"`
+		Group     *int            `json:"group_size"`
+		Block     blockSize       `json:"block_structure"`
+		Order     json.RawMessage `json:"actorder"`
+	} `json:"weights"`
+}
+
+// blockSize has the rows and the columns of a block. It is a list, or a text such as "128x128".
+type blockSize []int
+
+func (b *blockSize) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) != nil {
+		return json.Unmarshal(data, (*[]int)(b))
+	}
+	*b = make([]int, 2) // zeros are refused later
+	_, _ = fmt.Sscanf(text, "%dx%d", &(*b)[0], &(*b)[1])
+	return nil
+}
+
+// pair returns the sizes if they can be those of a block.
+func (b blockSize) pair() (sizes [2]int, ok bool) {
+	if len(b) != 2 || min(b[0], b[1]) < 1 {
+		return sizes, false
+	}
+	return [2]int(b), true
 }
 
 // quantization returns how to read the weights, or an error that names the form.
@@ -129,7 +165,7 @@ func (h *hubQuantization) compressed() (*quantization, error) {
 		case packed:
 			q.layout = rowWords
 		case ints, floats:
-			q.layout = rowCodes
+			q.layout, q.kind = rowCodes, map[bool]string{true: "I8", false: "F8_E4M3"}[ints]
 		default:
 			return nil, refused("quantization_config is compressed-tensors %s, and pack-quantized of int4 and int8, and int-quantized, naive-quantized and float-quantized of 8 bits are read", form)
 		}
@@ -153,10 +189,11 @@ func (h *hubQuantization) compressed() (*quantization, error) {
 				return nil, refused("group_size of quantization_config is %d, want a positive number", q.group)
 			}
 		case "block":
-			if len(w.Block) != 2 || min(w.Block[0], w.Block[1]) < 1 {
-				return nil, refused("block_structure of quantization_config is %v, want two positive numbers", w.Block)
+			block, ok := w.Block.pair()
+			if !ok || packed {
+				return nil, refused("quantization_config is compressed-tensors %s, with the block_structure %v, and blocks of two positive numbers are read, of codes that are not packed", form, w.Block)
 			}
-			q.block = [2]int(w.Block)
+			q.block = block
 		default:
 			return nil, refused("quantization_config is compressed-tensors %s, and the strategies channel, tensor, group and block are read", form)
 		}
@@ -181,6 +218,10 @@ func (h *hubQuantization) gptq() (*quantization, error) {
 		return nil, refused("quantization_config is gptq with is_marlin_format, rotation, adapter or the pack_dtype %q, and int32 without them is read", h.PackDType)
 	}
 	q := &quantization{layout: gptqWords, bits: h.Bits, group: max(0, or(h.Group, -1)), symmetric: or(h.Symmetric, false), zeroAbove: 1, scale: ".scales"}
+	q.ordered = h.DescAct && !h.Static
+	if h.Checkpoint != "" && h.Format != "" && h.Checkpoint != h.Format {
+		return nil, refused("quantization_config is gptq with the checkpoint_format %q and the format %q, want one", h.Checkpoint, h.Format)
+	}
 	for _, format := range []string{h.Checkpoint, h.Format} {
 		switch format {
 		case "", "gptq":
@@ -194,6 +235,9 @@ func (h *hubQuantization) gptq() (*quantization, error) {
 }
 
 func (h *hubQuantization) awq() (*quantization, error) {
+	if h.Bits == 0 && h.Group == nil {
+		h.Bits, h.Group = h.OldBits, h.OldGroup
+	}
 	if h.Bits != 4 || !strings.EqualFold(or(h.Version, "gemm"), "gemm") || !or(h.ZeroPoint, true) {
 		return nil, refused("quantization_config is awq of %d bits, version %q, zero_point %v, and gemm of 4 bits with zeros is read", h.Bits, or(h.Version, "gemm"), or(h.ZeroPoint, true))
 	}
@@ -201,11 +245,12 @@ func (h *hubQuantization) awq() (*quantization, error) {
 }
 
 func (h *hubQuantization) fp8() (*quantization, error) {
-	if (h.Block != nil && (len(h.Block) != 2 || min(h.Block[0], h.Block[1]) < 1)) || (h.Type != "" && h.Type != "e4m3") {
+	block, ok := h.Block.pair()
+	if (h.Block != nil && !ok) || (h.Type != "" && h.Type != "e4m3") {
 		return nil, refused("quantization_config is fp8 %q with the weight_block_size %v, and e4m3 with two positive numbers or none is read", h.Type, h.Block)
 	}
 	if h.Block == nil {
-		return &quantization{layout: rowCodes, bits: 8, symmetric: true, scale: ".weight_scale"}, nil
+		return &quantization{layout: rowCodes, kind: "F8_E4M3", bits: 8, symmetric: true, scale: ".weight_scale"}, nil
 	}
-	return &quantization{layout: rowCodes, bits: 8, symmetric: true, block: [2]int(h.Block), scale: ".weight_scale_inv"}, nil
+	return &quantization{layout: rowCodes, kind: "F8_E4M3", bits: 8, symmetric: true, block: block, scale: ".weight_scale_inv"}, nil
 }

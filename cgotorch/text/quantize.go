@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -16,8 +17,8 @@ import (
 // the largest code. Embeddings, norms, biases, routers and experts stay as they are.
 //
 // A token's product multiplies the codes themselves: csrc/kernels/token_codes_cuda.h. It reads half
-// the bytes, and rounds neither weights nor inputs to the model's dtype. A prompt's product first computes the weight in the model's
-// dtype, in memory that is free again after it.
+// the bytes, and rounds neither weights nor inputs to the model's dtype. A prompt's product first
+// computes the weight in the model's dtype, in memory that is free again after it.
 
 // codes are the weight of a product in 8 bits.
 type codes struct {
@@ -38,7 +39,7 @@ func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *
 		dtype = cgotorch.Uint8
 	}
 	c := &codes{columns: columns, numbers: x.Zeros(dtype, int64(rows), int64((columns+15)/16*16)), scale: x.Empty(cgotorch.Float32, int64(rows))}
-	const together = 1 << 25 // elements, so that what is computed in float32 stays small
+	const together = 1 << 24 // elements, so that what is computed in float32 stays small
 	step := max(1, together/columns)
 	for at := 0; at < rows; at += step {
 		x.Tidy(func() *cgotorch.Tensor {
@@ -60,7 +61,8 @@ func (c *codes) encode(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tenso
 		most = 448
 	}
 	largest := x.AMax(x.Abs(weight), []int64{1}, cgotorch.ReduceOptions{KeepDim: true})
-	scale := x.Clamp(x.DivScalar(largest, most), 1e-30, nil) // a row of zeros has one too
+	scale := x.DivScalar(largest, most)
+	scale = x.MaskedFill(scale, x.EqScalar(scale, 0), 1) // of a row of zeros
 	scaled := x.Clamp(x.Div(weight, scale), -most, most)
 	if c.numbers.DType() == cgotorch.Int8 {
 		scaled = x.Round(scaled)
@@ -70,7 +72,7 @@ func (c *codes) encode(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tenso
 	x.CopyInPlace(x.Narrow(c.scale, 0, at, n), x.View(scale, -1))
 	changed := x.Sub(x.Mul(x.To(numbers, cgotorch.Float32), scale), weight)
 	for i, t := range []*cgotorch.Tensor{changed, weight} {
-		x.AddInPlace(x.Select(squares, 0, i), x.Sum(x.Square(t)))
+		x.AddInPlace(x.Select(squares, 0, i), x.Sum(x.Square(x.To(t, cgotorch.Float64))))
 	}
 }
 
@@ -133,9 +135,6 @@ func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named
 	if err := s.Do(func(x *cgotorch.Exec) error { sums = cgotorch.ToSlice[float64](x, squares); return nil }); err != nil {
 		return 0, err
 	}
-	if sum := sums[0] + sums[1]; math.IsNaN(sum) || math.IsInf(sum, 0) {
-		return 0, fmt.Errorf("text: weights of products have a NaN or an Inf, which %s has no scale for: %w", form, cgotorch.ErrInvalidArgument)
-	}
 	return math.Sqrt(sums[0] / max(sums[1], math.SmallestNonzeroFloat64)), nil
 }
 
@@ -145,6 +144,13 @@ func (d *decoder) encode(s *cgotorch.Stream, form string, l *linear, weight, squ
 		x = plain(x)
 		l.codes = newCodes(x, form, x.Detach(weight), squares)
 		d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
+		if sum := x.Item(x.Sum(l.codes.scale)); math.IsNaN(sum) || math.IsInf(sum, 0) {
+			name := strings.Join(l.names, ", ")
+			if name == "" {
+				name = d.Weights[0].Name
+			}
+			return fmt.Errorf("text: tensor %s has a NaN or an Inf as %v, which %s has no scale for: open it without Quantize, or with another DType if only that is too narrow: %w", name, d.dtype, form, cgotorch.ErrInvalidArgument)
+		}
 		return nil
 	})
 }

@@ -14,268 +14,329 @@ import (
 // weights].
 type quantizedSource struct {
 	*quantization
-	files   weights
-	shape   []int64          // [rows, columns]
-	module  string           // the name in the files, without a suffix
-	members map[string]bool  // the tensors of the files that belong to it
-	order   *cgotorch.Tensor // Int64 [columns]: the group of each column, or nil if groups lie side by side
+	files         weights
+	rows, columns int64
+	module        string   // the name in the files, without a suffix
+	members       []member // the first has the codes
 }
 
-// source returns the source of a weight [rows, columns] whose module has this name in the files, or
+// member is a tensor of a quantised weight.
+type member struct {
+	suffix string
+	kinds  []string  // its dtype is one of these
+	shapes [][]int64 // its shape is one of these
+	needed bool
+}
+
+const (
+	packedShape, packedZeros, packedOrder = ".weight_shape", ".weight_zero_point", ".weight_g_idx"
+	gptqZeros, gptqOrder                  = ".qzeros", ".g_idx"
+)
+
+// source returns the source of a weight of this shape whose module has this name in the files, or
 // nil if the files have it as it is, or not at all.
 func (q *quantization) source(w weights, module string, shape []int64) *quantizedSource {
-	s := &quantizedSource{quantization: q, files: w, shape: shape, module: module, members: map[string]bool{}}
-	codes := map[layout]string{rowCodes: ".weight", rowWords: ".weight_packed", gptqWords: ".qweight", awqWords: ".qweight"}[q.layout]
-	f := w.of[module+codes]
-	if f == nil {
+	s := &quantizedSource{quantization: q, files: w, rows: shape[0], columns: shape[1], module: module}
+	s.members = s.parts()
+	info, ok := s.lookup(s.members[0].suffix)
+	if !ok || dtypes[info.DType] != 0 {
 		return nil
-	}
-	if info, _ := f.Lookup(module + codes); dtypes[info.DType] != 0 {
-		return nil
-	}
-	for _, suffix := range []string{codes, q.scale, ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".qzeros", ".g_idx"} {
-		if w.of[module+suffix] != nil {
-			s.members[module+suffix] = true
-		}
 	}
 	return s
 }
 
-// read copies a tensor of the files to the device. Its dtype and its shape must be among those given.
-// F8_E4M3 becomes float32.
-func (s *quantizedSource) read(x *cgotorch.Exec, suffix string, shapes [][]int64, kinds ...string) (*cgotorch.Tensor, error) {
-	name := s.module + suffix
-	f := s.files.of[name]
-	if f == nil {
-		return nil, fmt.Errorf("text: %s: tensor %s is missing: %w", s.files.names(), name, cgotorch.ErrInvalidArgument)
+// parts returns what the files have for the weight.
+func (s *quantizedSource) parts() []member {
+	groups, word := s.groups(), int64(32/max(s.bits, 1))
+	words := func(n int64) int64 { return (n + word - 1) / word }
+	one := func(sizes ...int64) [][]int64 { return [][]int64{sizes} }
+	floats, packed, indices := []string{"F32", "F16", "BF16"}, []string{"I32"}, []string{"I32", "I64"}
+	scales := member{s.scale, floats, one(s.rows, groups), true}
+	switch {
+	case s.layout == gptqWords || s.layout == awqWords:
+		scales.shapes = one(groups, s.rows)
+	case s.block[0] > 0:
+		scales.shapes = one((s.rows-1)/int64(s.block[0])+1, (s.columns-1)/int64(s.block[1])+1)
+	case groups == 1:
+		scales.shapes = append(scales.shapes, []int64{1}, []int64{}, []int64{1, 1})
 	}
-	info, _ := f.Lookup(name)
-	if !slices.Contains(kinds, info.DType) {
-		return nil, s.fault(f, info, "want "+strings.Join(kinds, " or "))
+	order := member{packedOrder, indices, one(s.columns), s.ordered}
+	switch s.layout {
+	case rowWords:
+		all := []member{{".weight_packed", packed, one(s.rows, words(s.columns)), true}, scales, {packedShape, indices, one(2), true}, order}
+		if !s.symmetric {
+			all = append(all, member{packedZeros, packed, one(words(s.rows), groups), true})
+		}
+		return all
+	case gptqWords, awqWords:
+		shape := one(words(s.columns), s.rows)
+		if s.layout == awqWords {
+			shape = one(s.columns, words(s.rows))
+		}
+		order.suffix = gptqOrder
+		all := []member{{".qweight", packed, shape, true}, scales, {gptqZeros, packed, one(groups, words(s.rows)), true}, order}
+		return all[:map[layout]int{gptqWords: 4, awqWords: 3}[s.layout]]
 	}
-	if !slices.ContainsFunc(shapes, func(shape []int64) bool { return slices.Equal(shape, info.Shape) }) {
-		return nil, s.fault(f, info, fmt.Sprintf("want the shape %v", shapes[0]))
+	return []member{{".weight", []string{s.kind}, one(s.rows, s.columns), true}, scales, order}
+}
+
+// groups returns the number of groups of columns.
+func (s *quantizedSource) groups() int64 {
+	if s.group == 0 {
+		return 1
 	}
-	data, err := f.Read(name)
-	if err != nil {
-		return nil, fmt.Errorf("text: %w", err)
+	return max(1, s.columns/int64(s.group))
+}
+
+func (s *quantizedSource) lookup(suffix string) (info safetensors.Info, ok bool) {
+	if f := s.files.of[s.module+suffix]; f != nil {
+		return f.Lookup(s.module + suffix)
 	}
-	if info.DType == "F8_E4M3" {
-		return x.To(call(x, "aten::view.dtype", cgotorch.FromBytes(x, data, cgotorch.Uint8, info.Shape), float8), cgotorch.Float32), nil
+	return info, false
+}
+
+// file is the file of the codes.
+func (s *quantizedSource) file() string { return s.files.of[s.module+s.members[0].suffix].Name() }
+
+// check compares the tensors of the files with what the weight needs.
+func (s *quantizedSource) check() error {
+	if s.group > 0 && s.columns%int64(s.group) != 0 {
+		return fmt.Errorf("text: %s: tensor %s%s has %d columns, and that is no multiple of group_size, %d: %w", s.file(), s.module, s.members[0].suffix, s.columns, s.group, cgotorch.ErrInvalidArgument)
 	}
-	return cgotorch.FromBytes(x, data, codeDTypes[info.DType], info.Shape), nil
+	for _, m := range s.members {
+		info, ok := s.lookup(m.suffix)
+		switch {
+		case !ok && m.suffix == s.scale && s.files.of[s.module+".weight_scale_inv"] != nil:
+			return fmt.Errorf("text: %s: tensor %s.weight_scale_inv has scales of blocks, and quantization_config of config.json has no weight_block_size: %w", s.file(), s.module, cgotorch.ErrInvalidArgument)
+		case !ok && m.needed:
+			return fmt.Errorf("text: %s: tensor %s%s is missing: %w", s.file(), s.module, m.suffix, cgotorch.ErrInvalidArgument)
+		case !ok:
+		case !slices.Contains(m.kinds, info.DType):
+			return fmt.Errorf("text: %s: tensor %s is %s%v, and quantization_config of config.json tells %s: %w", s.files.of[info.Name].Name(), info.Name, info.DType, info.Shape, strings.Join(m.kinds, " or "), cgotorch.ErrInvalidArgument)
+		case !slices.ContainsFunc(m.shapes, func(shape []int64) bool { return slices.Equal(shape, info.Shape) }):
+			return fmt.Errorf("text: %s: tensor %s is %s%v, and quantization_config of config.json tells the shape %v: %w", s.files.of[info.Name].Name(), info.Name, info.DType, info.Shape, m.shapes[0], cgotorch.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 var codeDTypes = map[string]cgotorch.DType{
-	"F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "I8": cgotorch.Int8, "I32": cgotorch.Int32, "I64": cgotorch.Int64,
+	"F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "I8": cgotorch.Int8, "I32": cgotorch.Int32, "I64": cgotorch.Int64, "F8_E4M3": cgotorch.Uint8,
 }
 
-func (s *quantizedSource) fault(f *safetensors.File, info safetensors.Info, want string) error {
-	return fmt.Errorf("text: %s: tensor %s is %s%v, %s: %w", f.Name(), info.Name, info.DType, info.Shape, want, cgotorch.ErrInvalidArgument)
+// read copies a tensor that was checked to the device. It returns nil if the files do not have it.
+func (s *quantizedSource) read(x *cgotorch.Exec, suffix string) (*cgotorch.Tensor, error) {
+	info, ok := s.lookup(suffix)
+	if !ok {
+		return nil, nil
+	}
+	data, err := s.files.of[info.Name].Read(info.Name)
+	if err != nil {
+		return nil, fmt.Errorf("text: %w", err)
+	}
+	t := cgotorch.FromBytes(x, data, codeDTypes[info.DType], info.Shape)
+	if info.DType == "F8_E4M3" {
+		t = call(x, "aten::view.dtype", t, float8)
+	}
+	return t, nil
 }
 
-// convert computes the weight, and copies it to the model's. It waits for the device.
+// convert computes the weight, some rows at a time, and copies it to the model's. It waits for the
+// device.
 func (s *quantizedSource) convert(x *cgotorch.Exec, to *cgotorch.Tensor) (err error) {
+	const together = 1 << 23 // elements
 	x.Tidy(func() *cgotorch.Tensor {
-		var codes, zeros, scales *cgotorch.Tensor // [rows, columns], and [rows or 1, groups] or blocks
-		if codes, zeros, err = s.codes(x); err != nil {
+		var codes, zeros, scales *cgotorch.Tensor
+		if codes, err = s.read(x, s.members[0].suffix); err != nil {
+			return nil
+		}
+		if zeros, err = s.zeros(x); err != nil {
 			return nil
 		}
 		if scales, err = s.scales(x); err != nil {
 			return nil
 		}
-		if zeros != nil {
-			codes = x.Sub(codes, s.spread(x, zeros))
+		var of *cgotorch.Tensor
+		if of, err = s.scaleOfColumn(x); err != nil {
+			return nil
 		}
-		nn.Copy(x, to, x.Mul(codes, s.spread(x, scales)))
+		step := max(8, together/max(1, s.columns)/8*8)
+		for at := int64(0); at < s.rows; at += step {
+			x.Tidy(func() *cgotorch.Tensor {
+				n := min(step, s.rows-at)
+				values := s.codes(x, codes, at, n)
+				if zeros != nil {
+					values = x.Sub(values, x.IndexSelect(x.Narrow(zeros, 0, int(at), int(n)), 1, of))
+				}
+				nn.Copy(x, x.Narrow(to, 0, int(at), int(n)), x.Mul(values, s.scalesOf(x, scales, of, at, n)))
+				return nil
+			})
+		}
 		return nil
 	})
 	return err
 }
 
-// sizes returns the sizes of the weight, and the number of its groups of columns.
-func (s *quantizedSource) sizes() (rows, columns, groups int64, err error) {
-	rows, columns, groups = s.shape[0], s.shape[1], 1
-	if group := int64(s.group); group > 0 {
-		if columns%group != 0 {
-			return 0, 0, 0, fmt.Errorf("text: %s: tensor %s has %d columns, and that is no multiple of group_size, %d: %w", s.files.names(), s.module, columns, group, cgotorch.ErrInvalidArgument)
-		}
-		groups = columns / group
-	}
-	return rows, columns, groups, nil
-}
-
-// codes returns the codes in float32, [rows, columns], and the zeros, [rows, groups], or nil for
-// none.
-func (s *quantizedSource) codes(x *cgotorch.Exec) (codes, zeros *cgotorch.Tensor, err error) {
-	rows, columns, groups, err := s.sizes()
-	if err != nil {
-		return nil, nil, err
-	}
-	word := int64(32 / max(s.bits, 1))
-	words := func(n int64) int64 { return (n + word - 1) / word }
-	var shape, zeroShape []int64
+// codes returns the codes of n rows from row `at` on, Float32 [n, columns]. at is a multiple of 8.
+func (s *quantizedSource) codes(x *cgotorch.Exec, all *cgotorch.Tensor, at, n int64) *cgotorch.Tensor {
+	rows := func(t *cgotorch.Tensor, dim int) *cgotorch.Tensor { return x.Narrow(t, dim, int(at), int(n)) }
+	columns := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 1, 0, int(s.columns)) }
 	switch s.layout {
-	case rowCodes:
-		codes, err = s.read(x, ".weight", [][]int64{{rows, columns}}, "F8_E4M3", "I8")
-		if err == nil {
-			codes = x.To(codes, cgotorch.Float32)
-		}
-		return codes, nil, err
 	case rowWords:
-		if err := s.checkShape(x, rows, columns); err != nil {
-			return nil, nil, err
-		}
-		if err := s.readOrder(x, ".weight_g_idx", columns, groups); err != nil {
-			return nil, nil, err
-		}
-		if codes, err = s.read(x, ".weight_packed", [][]int64{{rows, words(columns)}}, "I32"); err != nil {
-			return nil, nil, err
-		}
-		codes = x.Narrow(x.Reshape(s.unpack(x, codes), rows, -1), 1, 0, int(columns))
-		half := float64(int64(1) << (s.bits - 1)) // codes are signed, and stored with this added
+		codes := columns(x.Reshape(s.unpack(x, rows(all, 0)), n, -1))
 		if s.symmetric {
-			return x.AddScalar(codes, -half), nil, nil
+			return x.AddScalar(codes, -float64(int64(1)<<(s.bits-1))) // what is added to signed codes in the files
 		}
-		if zeros, err = s.read(x, ".weight_zero_point", [][]int64{{words(rows), groups}}, "I32"); err != nil {
-			return nil, nil, err
-		}
-		zeros = x.Reshape(x.Permute(s.unpack(x, zeros), 0, 2, 1), -1, groups)
-		return codes, x.Narrow(zeros, 0, 0, int(rows)), nil
+		return codes
 	case gptqWords:
-		shape, zeroShape = []int64{words(columns), rows}, []int64{groups, words(rows)}
+		return columns(x.Reshape(x.Permute(s.unpack(x, rows(all, 1)), 1, 0, 2), n, -1))
 	case awqWords:
-		shape, zeroShape = []int64{columns, words(rows)}, []int64{groups, words(rows)}
+		words := x.Narrow(all, 1, int(at/8), int((n+7)/8))
+		return x.Narrow(x.Transpose(x.Reshape(s.unpack(x, words), s.columns, -1), 0, 1), 0, 0, int(n))
 	}
-	if codes, err = s.read(x, ".qweight", [][]int64{shape}, "I32"); err != nil {
-		return nil, nil, err
-	}
-	if zeros, err = s.read(x, ".qzeros", [][]int64{zeroShape}, "I32"); err != nil {
-		return nil, nil, err
-	}
-	codes, zeros = s.unpack(x, codes), s.unpack(x, zeros)
-	if s.layout == gptqWords {
-		if err := s.readOrder(x, ".g_idx", columns, groups); err != nil {
-			return nil, nil, err
-		}
-		codes = x.Narrow(x.Reshape(x.Permute(codes, 1, 0, 2), rows, -1), 1, 0, int(columns))
-	} else {
-		order := cgotorch.FromSlice(x, []int64{0, 4, 1, 5, 2, 6, 3, 7}, 8) // where a word has each of its eight rows
-		codes, zeros = x.IndexSelect(codes, 2, order), x.IndexSelect(zeros, 2, order)
-		codes = x.Narrow(x.Transpose(x.Reshape(codes, columns, -1), 0, 1), 0, 0, int(rows))
-	}
-	zeros = x.Narrow(x.Transpose(x.Reshape(zeros, groups, -1), 0, 1), 0, 0, int(rows))
-	if s.layout == gptqWords {
-		if err := s.checkZeros(x, zeros); err != nil {
-			return nil, nil, err
-		}
-		zeros = x.AddScalar(zeros, s.zeroAbove)
-	}
-	return codes, zeros, nil
+	return x.To(rows(all, 0), cgotorch.Float32)
 }
 
-// checkZeros refuses zeros of gptq that tell another form than config.json, and the zero that has
-// two meanings: of what is stored as the largest code, some programs make 0, and others the number
-// above.
-func (s *quantizedSource) checkZeros(x *cgotorch.Exec, zeros *cgotorch.Tensor) error {
-	least, most := x.Item(x.Min(zeros)), x.Item(x.Max(zeros))
-	middle, largest := float64(int64(1)<<(s.bits-1)-int64(s.zeroAbove)), float64(int64(1)<<s.bits-1)
-	switch {
-	case s.symmetric && (least != middle || most != middle):
-		return fmt.Errorf("text: %s: tensor %s.qzeros has zeros from %v to %v, and sym with this checkpoint_format of config.json has %v: %w",
-			s.files.names(), s.module, least, most, middle, cgotorch.ErrInvalidArgument)
-	case s.zeroAbove != 0 && most == largest:
-		return fmt.Errorf("text: %s: tensor %s.qzeros has the zero %v, whose meaning in the checkpoint_format gptq is not defined: get the model in gptq_v2, or in bfloat16: %w",
-			s.files.names(), s.module, most, cgotorch.ErrInvalidArgument)
-	}
-	return nil
-}
-
-// unpack splits words [a, b] into codes [a, b, n] in float32, the low bits first.
+// unpack splits words [a, b] into codes [a, b, n] in float32, the low bits first, or in the order
+// of awq.
 func (s *quantizedSource) unpack(x *cgotorch.Exec, words *cgotorch.Tensor) *cgotorch.Tensor {
 	shifts := x.Arange(cgotorch.Int32, 0, 32, s.bits)
+	if s.layout == awqWords {
+		shifts = cgotorch.FromSlice(x, []int32{0, 16, 4, 20, 8, 24, 12, 28}, 8)
+	}
 	return x.To(x.BitwiseAndScalar(x.BitwiseRightShift(x.Unsqueeze(words, 2), shifts), 1<<s.bits-1), cgotorch.Float32)
+}
+
+// zeros returns the zeros, Float32 [rows, groups], or nil if codes are signed. It waits for the
+// device.
+func (s *quantizedSource) zeros(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
+	groups := s.groups()
+	switch {
+	case s.layout == rowWords:
+		if err := s.checkShape(x); err != nil || s.symmetric {
+			return nil, err
+		}
+		zeros, err := s.read(x, packedZeros)
+		if err != nil {
+			return nil, err
+		}
+		return x.Narrow(x.Reshape(x.Permute(s.unpack(x, zeros), 0, 2, 1), -1, groups), 0, 0, int(s.rows)), nil
+	case s.layout == rowCodes:
+		return nil, nil
+	}
+	zeros, err := s.read(x, gptqZeros)
+	if err != nil {
+		return nil, err
+	}
+	zeros = x.Narrow(x.Transpose(x.Reshape(s.unpack(x, zeros), groups, -1), 0, 1), 0, 0, int(s.rows))
+	if s.layout == awqWords {
+		return zeros, nil
+	}
+	if err := s.checkZeros(x, zeros); err != nil {
+		return nil, err
+	}
+	return x.AddScalar(zeros, s.zeroAbove), nil
 }
 
 // scales returns the scales in float32: [rows or 1, groups], or one for each block.
 func (s *quantizedSource) scales(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
-	rows, columns, groups, err := s.sizes()
-	if err != nil {
-		return nil, err
-	}
-	shapes := [][]int64{{rows, groups}}
-	switch {
-	case s.layout == gptqWords || s.layout == awqWords:
-		shapes = [][]int64{{groups, rows}}
-	case s.block[0] > 0:
-		r, c := int64(s.block[0]), int64(s.block[1])
-		shapes = [][]int64{{(rows + r - 1) / r, (columns + c - 1) / c}}
-	case groups == 1:
-		shapes = append(shapes, []int64{1}, []int64{}, []int64{1, 1})
-	}
-	scales, err := s.read(x, s.scale, shapes, "F32", "F16", "BF16")
+	scales, err := s.read(x, s.scale)
 	if err != nil {
 		return nil, err
 	}
 	if s.layout == gptqWords || s.layout == awqWords {
 		scales = x.Transpose(scales, 0, 1)
 	} else if len(scales.Shape()) < 2 {
-		scales = x.View(scales, -1, 1)
+		scales = x.View(scales, 1, 1)
 	}
 	return x.To(scales, cgotorch.Float32), nil
 }
 
-// spread repeats what rows and columns share: t [rows, groups] or blocks becomes [rows or 1,
-// columns or 1].
-func (s *quantizedSource) spread(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
-	rows, columns := int(s.shape[0]), int(s.shape[1])
+// scaleOfColumn returns the group or the block of each column, Int64 [columns]. It waits for the
+// device.
+func (s *quantizedSource) scaleOfColumn(x *cgotorch.Exec) (*cgotorch.Tensor, error) {
+	for _, m := range s.members {
+		if m.suffix != packedOrder && m.suffix != gptqOrder {
+			continue
+		}
+		if order, err := s.readOrder(x, m.suffix); err != nil || order != nil {
+			return order, err
+		}
+	}
+	together := s.columns / s.groups()
 	if s.block[0] > 0 {
-		return x.Narrow(x.Narrow(x.RepeatInterleave(x.RepeatInterleave(t, s.block[0], 0), s.block[1], 1), 0, 0, rows), 1, 0, columns)
+		together = int64(s.block[1])
 	}
-	if s.order != nil && t.Shape()[1] > 1 {
-		return x.IndexSelect(t, 1, s.order)
-	}
-	if groups := int(t.Shape()[1]); groups > 1 {
-		return x.RepeatInterleave(t, columns/groups, 1)
-	}
-	return t
+	return indices(x, 0, s.columns, together), nil
 }
 
-// checkShape compares the sizes that the files have besides.
-func (s *quantizedSource) checkShape(x *cgotorch.Exec, rows, columns int64) error {
-	t, err := s.read(x, ".weight_shape", [][]int64{{2}}, "I64", "I32")
-	if err != nil {
-		return err
+// indices returns the numbers from `at` up to at+n, each divided by `by` and rounded down.
+func indices(x *cgotorch.Exec, at, n, by int64) *cgotorch.Tensor {
+	all := make([]int64, n)
+	for i := range all {
+		all[i] = (at + int64(i)) / by
 	}
-	if got := cgotorch.ToSlice[int64](x, x.To(t, cgotorch.Int64)); got[0] != rows || got[1] != columns {
-		return fmt.Errorf("text: %s: tensor %s.weight_shape is %v, and the model's weight is [%d %d]: %w", s.files.names(), s.module, got, rows, columns, cgotorch.ErrInvalidArgument)
+	return cgotorch.FromSlice(x, all, n)
+}
+
+// scalesOf returns the scales of n rows from row `at` on, [n or 1, columns or 1].
+func (s *quantizedSource) scalesOf(x *cgotorch.Exec, scales, of *cgotorch.Tensor, at, n int64) *cgotorch.Tensor {
+	switch rows := scales.Shape()[0]; {
+	case s.block[0] > 0:
+		scales = x.IndexSelect(scales, 0, indices(x, at, n, int64(s.block[0])))
+	case rows > 1:
+		scales = x.Narrow(scales, 0, int(at), int(n))
+	}
+	if scales.Shape()[1] == 1 {
+		return scales
+	}
+	return x.IndexSelect(scales, 1, of)
+}
+
+// checkZeros refuses two things: zeros of gptq that contradict `sym` of config.json, and the
+// largest zero that can be stored, of which some programs make 0, and others the number above. It
+// waits for the device.
+func (s *quantizedSource) checkZeros(x *cgotorch.Exec, zeros *cgotorch.Tensor) error {
+	least, most := x.Item(x.Min(zeros)), x.Item(x.Max(zeros))
+	middle, largest := float64(int64(1)<<(s.bits-1)-int64(s.zeroAbove)), float64(int64(1)<<s.bits-1)
+	switch {
+	case s.symmetric && (least != middle || most != middle):
+		return fmt.Errorf("text: %s: tensor %s%s has zeros from %v to %v, and sym with this checkpoint_format of config.json has %v: %w",
+			s.file(), s.module, gptqZeros, least, most, middle, cgotorch.ErrInvalidArgument)
+	case s.zeroAbove != 0 && most == largest:
+		return fmt.Errorf("text: %s: tensor %s%s has the zero %v, whose meaning in the checkpoint_format gptq is not defined: get the model in gptq_v2, or in bfloat16: %w",
+			s.file(), s.module, gptqZeros, most, cgotorch.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// readOrder reads which group each column belongs to, if the files have it.
-func (s *quantizedSource) readOrder(x *cgotorch.Exec, suffix string, columns, groups int64) error {
-	name := s.module + suffix
-	if s.files.of[name] == nil && !s.ordered {
-		return nil
-	}
-	t, err := s.read(x, suffix, [][]int64{{columns}}, "I32", "I64")
+// checkShape compares the sizes that the files have besides. It waits for the device.
+func (s *quantizedSource) checkShape(x *cgotorch.Exec) error {
+	t, err := s.read(x, packedShape)
 	if err != nil {
 		return err
 	}
-	order := x.To(t, cgotorch.Int64)
-	side := true // the groups lie side by side
+	if got := cgotorch.ToSlice[int64](x, x.To(t, cgotorch.Int64)); got[0] != s.rows || got[1] != s.columns {
+		return fmt.Errorf("text: %s: tensor %s%s is %v, and the model's weight is [%d %d]: %w", s.file(), s.module, packedShape, got, s.rows, s.columns, cgotorch.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// readOrder reads which group each column belongs to, Int64 [columns], or returns nil if the files
+// leave it open. It waits for the device.
+func (s *quantizedSource) readOrder(x *cgotorch.Exec, suffix string) (*cgotorch.Tensor, error) {
+	t, err := s.read(x, suffix)
+	if t == nil {
+		return nil, err
+	}
+	order, groups := x.To(t, cgotorch.Int64), s.groups()
 	for i, group := range cgotorch.ToSlice[int64](x, order) {
 		if group == -1 && i == 0 {
-			return nil // the files leave it open
+			return nil, nil
 		}
 		if group < 0 || group >= groups {
-			return fmt.Errorf("text: %s: tensor %s puts column %d into group %d of %d: %w", s.files.names(), name, i, group, groups, cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("text: %s: tensor %s%s puts column %d into group %d of %d: %w", s.file(), s.module, suffix, i, group, groups, cgotorch.ErrInvalidArgument)
 		}
-		side = side && group == int64(i)/(columns/groups)
 	}
-	if !side {
-		s.order = order
-	}
-	return nil
+	return order, nil
 }

@@ -9,7 +9,7 @@ import (
 // features say which parts of sampling a step has. Steps with equal features share a graph.
 type features struct {
 	draw      bool // else the likeliest token is taken
-	top       int  // only so many of the likeliest tokens are looked at; 0 is all
+	top       bool // top-k
 	filter    bool // top-p or min-p
 	penalties bool
 	bias      bool
@@ -72,44 +72,35 @@ func (s *sampler) seedWith(x *cgotorch.Exec, seed uint64) {
 	s.seed, s.fresh = seed, true
 }
 
-// pick returns the next token, Int64 [1], for logits [1, vocab], and writes it into the result with
-// its log probability. position, Int64 [1], is that of the new token.
-func (s *sampler) pick(x *cgotorch.Exec, f features, logits, position *cgotorch.Tensor) *cgotorch.Tensor {
-	return x.Tidy(func() *cgotorch.Tensor {
-		logits = x.To(x.View(logits, -1), cgotorch.Float32)
-		changed := s.change(x, f, logits)
-		var token *cgotorch.Tensor
-		if f.draw {
-			token = s.draw(x, f, changed, position)
-		} else {
-			token = likeliest(x, changed)
-		}
-		if f.penalties {
-			s.count(x, token)
-		}
-		sum := logSum(x, logits)
-		told := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.To(t, cgotorch.Float64) }
-		parts := []*cgotorch.Tensor{told(token), told(x.Sub(x.IndexSelect(logits, 0, token), sum))}
-		if f.ranked {
-			values, ids := x.TopK(logits, min(mostRanked, int(logits.Numel())), 0, cgotorch.TopKOptions{})
-			parts = append(parts, told(ids), told(x.Sub(values, sum)))
-		}
-		row := x.Cat(parts, 0)
-		x.CopyInPlace(x.Narrow(s.result, 0, 0, int(row.Numel())), row)
-		return token
-	})
-}
-
-// drawn is pick by a kernel. It moves the position, and writes the token, Int64 [1].
-func (s *sampler) drawn(x *cgotorch.Exec, f features, logits, token, position *cgotorch.Tensor, edge string) {
+// pick picks the token behind logits [1, vocab]. It moves the position, Int64 [1], to that of the
+// new token, and writes the token, Int64 [1]. The result gets the token and its log probability.
+// edge is that of the kernel that draws.
+func (s *sampler) pick(x *cgotorch.Exec, f features, logits, token, position *cgotorch.Tensor, edge string) {
 	x.Tidy(func() *cgotorch.Tensor {
 		logits = x.To(x.View(logits, -1), cgotorch.Float32)
-		x.Call("streamtorch::token_drawn", logits, s.change(x, f, logits), s.numbers, s.uniforms, token, position, s.result, f.top > 0, f.filter, edge)
+		changed := s.change(x, f, logits)
+		if f.draw {
+			x.Call("streamtorch::token_drawn", logits, changed, s.numbers, s.uniforms, token, position, s.result, f.top, f.filter, edge)
+		} else {
+			x.AddScalarInPlace(position, 1)
+			x.CopyInPlace(token, likeliest(x, changed))
+			s.tell(x, 0, token, x.Sub(x.IndexSelect(logits, 0, token), logSum(x, logits)))
+		}
 		if f.penalties {
 			s.count(x, token)
+		}
+		if f.ranked {
+			values, ids := x.TopK(logits, min(mostRanked, int(logits.Numel())), 0, cgotorch.TopKOptions{})
+			s.tell(x, 2, ids, x.Sub(values, logSum(x, logits)))
 		}
 		return nil
 	})
+}
+
+// tell writes tokens and their log probabilities into the result, from element `at` on.
+func (s *sampler) tell(x *cgotorch.Exec, at int, tokens, logs *cgotorch.Tensor) {
+	row := x.Cat([]*cgotorch.Tensor{x.To(tokens, cgotorch.Float64), x.To(logs, cgotorch.Float64)}, 0)
+	x.CopyInPlace(x.Narrow(s.result, 0, at, int(row.Numel())), row)
 }
 
 // count counts a token, Int64 [1], for the penalties.
@@ -168,35 +159,4 @@ func (s *sampler) change(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) 
 		logits = x.MaskedFill(logits, x.LogicalNot(s.allowed), lowest(cgotorch.Float32))
 	}
 	return logits
-}
-
-// draw returns a token, Int64 [1], by the position's random number: the first token at which the
-// running sum of the kept probabilities exceeds its share of their sum.
-func (s *sampler) draw(x *cgotorch.Exec, f features, logits, position *cgotorch.Tensor) *cgotorch.Tensor {
-	logits = x.Div(logits, s.number(x, temperature))
-	var ids *cgotorch.Tensor
-	switch {
-	case f.top > 0:
-		logits, ids = x.TopK(logits, f.top, 0, cgotorch.TopKOptions{})
-	case f.filter:
-		logits, ids = x.Sort(logits, 0, cgotorch.SortOptions{Descending: true})
-	}
-	n := logits.Numel()
-	if f.top > 0 {
-		rank := x.Arange(cgotorch.Float32, 0, n, 1)
-		logits = x.MaskedFill(logits, x.Ge(rank, s.number(x, topK)), lowest(cgotorch.Float32))
-	}
-	shares := x.Softmax(logits, 0)
-	if f.filter {
-		before := x.Sub(x.CumSum(shares, 0), shares)
-		rare := x.LogicalOr(x.Ge(before, s.number(x, topP)), x.Lt(shares, x.Mul(x.Narrow(shares, 0, 0, 1), s.number(x, minP))))
-		shares = x.MaskedFill(shares, rare, 0)
-	}
-	sums := x.CumSum(shares, 0)
-	target := x.Mul(x.Narrow(sums, 0, int(n)-1, 1), x.IndexSelect(s.uniforms, 0, position))
-	at := x.Clamp(searchSorted(x, sums, target, false), 0, n-1)
-	if ids == nil {
-		return at
-	}
-	return x.IndexSelect(ids, 0, at)
 }

@@ -121,7 +121,7 @@ func TestOpen_Adapter_Names(t *testing.T) {
 			}
 		}
 		narrow := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Adapter: adapter, Quantize: "int8"}))(t)
-		if d := distance(logitsOf(t, narrow), logitsOf(t, m)); d > 0.02 {
+		if d := distance(logitsOf(t, narrow), logitsOf(t, m)); d > 0.1 {
 			t.Errorf("%s: the logits of int8 are %v from those of merged weights", prefix, d)
 		}
 		must.Do(t, narrow.Close())

@@ -79,7 +79,7 @@ func (w weights) names() string {
 func (w weights) dtype() cgotorch.DType {
 	for _, f := range w.files {
 		for _, t := range f.Tensors() {
-			if dtype := dtypes[t.DType]; dtype != 0 {
+			if dtype := dtypes[t.DType]; dtype != 0 && !strings.Contains(t.Name[strings.LastIndexByte(t.Name, '.')+1:], "scale") {
 				return dtype
 			}
 		}

@@ -5,15 +5,16 @@
 //   numbers   [4 or more] float32: temperature, top-p, min-p and top-k
 //   uniforms  [m] float32: a number from 0 up to 1 for each position
 //   token     [1] int64, gets the drawn token
-//   position  [1] int64, gets the next position, whose uniform number decides
+//   position  [1] int64, is increased by one, and is then below m, which the device does not check
 //   result    [2 or more] float64, gets the token and the logarithm of its probability in `logits`
 //   top       whether tokens are drawn among the top-k
-//   filter    whether top-p and min-p count; each of the two makes likelier tokens come first
+//   filter    whether top-p and min-p count
 //
-// The token is the first at which the running sum of the kept probabilities exceeds its share of
-// their sum. Of equally likely tokens, those with smaller numbers come first. Probabilities below
-// 2^-32 of the largest count as none. If the largest logit is not finite, its token is taken, and
-// the logarithm is NaN. The kernel: token_drawn_cuda.h.
+// With `top` or `filter` likelier tokens come first, and of equally likely ones those with smaller
+// numbers; else tokens come by their numbers. The token is the first at which the running sum of
+// the kept probabilities exceeds uniforms[position] times their sum. Probabilities below 2^-31 of
+// the largest count as none. If the largest of `changed` is not finite, its token is taken. If that
+// of `logits` is not, the logarithm is NaN. The kernel: token_drawn_cuda.h.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -77,18 +78,19 @@ int64_t drawn_on_cpu(const Inputs& of, double uniform) {
   const int64_t likeliest = nan != logits + n ? nan - logits : std::max_element(logits, logits + n) - logits;
   const float largest = logits[likeliest];
   if (!std::isfinite(largest)) return likeliest;
-  std::vector<double> shares(static_cast<size_t>(n));
+  const auto share = [&](int64_t i) {
+    const double v = std::exp((static_cast<double>(logits[i]) - largest) / numbers[0]);
+    return v < 0x1p-31 ? 0 : v;
+  };
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  for (size_t i = 0; i < order.size(); ++i) {
-    shares[i] = std::exp((static_cast<double>(logits[i]) - largest) / numbers[0]);
-    if (shares[i] < 0x1p-32) shares[i] = 0;
-  }
   if (of.top || of.filter) {
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
-    if (of.top) order.resize(static_cast<size_t>(std::clamp<double>(numbers[3], 1, static_cast<double>(n))));
+    const auto before = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+    const int64_t kept = of.top ? static_cast<int64_t>(std::clamp<double>(numbers[3], 1, static_cast<double>(n))) : n;
+    std::nth_element(order.begin(), order.begin() + (kept - 1), order.end(), before);
+    order.resize(static_cast<size_t>(kept));
+    std::sort(order.begin(), order.end(), before);
   }
-  const auto share = [&](int64_t i) { return shares[static_cast<size_t>(i)]; };
   const auto sum = [&] { return std::accumulate(order.begin(), order.end(), 0.0, [&](double before, int64_t i) { return before + share(i); }); };
   if (of.filter) {
     const double most = numbers[1] * sum();
@@ -144,10 +146,10 @@ void token_drawn(const at::Tensor& logits, const at::Tensor& changed, const at::
   const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, device);
   const unsigned blocks = chip.capability >= 90 ? kCluster : 1;
   const int64_t items = (logits.numel() + blocks * kThreads - 1) / (blocks * kThreads), bytes = items * kThreads * 4;
-  const bool kept = bytes <= chip.shared_memory - 16384, all = !top && !filter;  // besides there are less than 16 KB
-  const CudaProgram& program = variant_of(std::tuple(static_cast<int>(edge), blocks, items, kept, all, top), [&] {
-    return Variant{"a drawn token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + define("ITEMS", items) + define("KEEP", kept) + define("ALL", all) +
-                                        define("TOP", top) + kEdgesText + kTokenBestText,
+  const bool kept = bytes <= chip.shared_memory - 16384;  // besides there are less than 16 KB
+  const CudaProgram& program = variant_of(std::tuple(static_cast<int>(edge), blocks, items, kept, top, filter), [&] {
+    return Variant{"a drawn token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + define("ITEMS", items) + define("KEEP", kept) + define("TOP", top) +
+                                        define("FILTER", filter) + kEdgesText + kTokenBestText,
                    kTokenDrawnText, /*fused_multiply_add=*/true};
   });
   Drawn d{logits.const_data_ptr(), changed.const_data_ptr(), numbers.const_data_ptr(), uniforms.const_data_ptr(), token.mutable_data_ptr(),

@@ -1,6 +1,6 @@
 // The CUDA text of token_drawn: token_drawn.cc compiles and launches it, behind token_best_cuda.h.
 //
-// Each token has a place: tokens that are likelier come first, or, with ALL, those with smaller
+// Each token has a place: tokens that are likelier come first, or, without both, those with smaller
 // numbers. The kernel searches for three tokens, one after the other: the last one of the top-k,
 // the last one of the top-p among those, and the drawn one. A search looks at eight bits of the
 // places at a time. It counts the tokens of each of 256 bins, and adds their weights, which are
@@ -11,8 +11,8 @@
 //
 //   ITEMS   the tokens of a thread
 //   KEEP    1: they are measured once, and kept in shared memory, 0: each time
-//   ALL     1: there is no top-k, top-p and min-p
 //   TOP     1: there is a top-k
+//   FILTER  1: there are a top-p and a min-p
 #pragma once
 
 namespace ct {
@@ -20,6 +20,9 @@ namespace ct {
 inline constexpr char kTokenDrawnText[] = R"cuda(
 using Wide = unsigned long long;
 constexpr int kBins = 256, kThreads = 1024;
+constexpr bool kByNumber = !TOP && !FILTER;
+constexpr int kFirstShift = kByNumber ? 24 : 56;
+constexpr unsigned kTooFar = 0xFFFFFFFFu;
 
 struct Drawn {
   const float* logits;
@@ -32,36 +35,25 @@ struct Drawn {
   int count;
 };
 
-// The bins of a search. Other blocks read them, so two searches in a row use two of them in turn.
+// The bins of a round of a search. A block may zero bins one round after other blocks have read
+// them, so rounds use two of them in turn.
 struct Bins {
-  Wide weights[kBins];
-  unsigned counts[kBins];
+  Wide weights[kBins], counts[kBins];
 };
 
 struct Search {
   Bins bins[2];
   Wide sums[kBins / 32], before, total;
-  unsigned bin, count;
+  Wide count;
+  unsigned bin;
 };
 
-__device__ __forceinline__ Wide load_wide(const Wide* shared, int block) {
+__device__ __forceinline__ Wide load_from(const Wide* shared, int block) {
+  Wide v = *shared;
 #if BLOCKS > 1
-  Wide v;
   asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(v) : "r"(address_in(shared, block)) : "memory");
-  return v;
-#else
-  return *shared;
 #endif
-}
-
-__device__ __forceinline__ unsigned load_word(const unsigned* shared, int block) {
-#if BLOCKS > 1
-  unsigned v;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address_in(shared, block)) : "memory");
   return v;
-#else
-  return *shared;
-#endif
 }
 
 // The tokens of a thread.
@@ -75,7 +67,7 @@ struct Tokens {
 
   __device__ __forceinline__ unsigned measure(int i) const {
     const float far = (largest - __ldcg(changed + token(i))) * scale;
-    return far < 31.5f ? static_cast<unsigned>(far * 134217728.0f) : 0xFFFFFFFFu;
+    return far < 31.5f ? static_cast<unsigned>(far * 134217728.0f) : kTooFar;
   }
 
   __device__ __forceinline__ void load() {
@@ -88,10 +80,10 @@ struct Tokens {
   }
 };
 
-__device__ __forceinline__ Wide place_of(unsigned far, int token) { return ALL ? static_cast<Wide>(token) : static_cast<Wide>(far) << 32 | static_cast<unsigned>(token); }
+__device__ __forceinline__ Wide place_of(unsigned far, int token) { return kByNumber ? static_cast<Wide>(token) : static_cast<Wide>(far) << 32 | static_cast<unsigned>(token); }
 
 __device__ __forceinline__ unsigned weight_of(unsigned far) {
-  if (far == 0xFFFFFFFFu) return 0;
+  if (far == kTooFar) return 0;
   return static_cast<unsigned>(exp2f(static_cast<float>(far) * (-1.4426950408889634f / 134217728.0f)) * 2147483648.0f);
 }
 
@@ -109,14 +101,14 @@ struct Range {
   Wide first, last;
 };
 
-// Returns a range that holds the token of the goal, and no other of the set: that of tokens with
-// places up to `last` that are at most `farthest` below the largest. All threads of all blocks call
-// it. With counts, tokens before that of the goal may be in the range too. `turn` counts the uses of
-// bins.
+// Returns the places around the token of a goal, among the tokens with places up to `last` that are
+// at most `farthest` below the largest. With weights the range has no other token of these. With
+// counts its last place ends the goal, and if there are too few tokens, it ends at `last`. All
+// threads of all blocks call it. `turn` counts the uses of bins.
 __device__ __noinline__ Range search_for(const Tokens& tokens, Wide last, unsigned farthest, const Goal& goal, Search& search, int& turn) {
   const int thread = threadIdx.x;
   Wide prefix = 0, rest = goal.count;
-  for (int shift = ALL ? 24 : 56; shift >= 0; shift -= 8) {
+  for (int shift = kFirstShift; shift >= 0; shift -= 8) {
     Bins& bins = search.bins[turn++ & 1];
     if (thread < kBins) bins.weights[thread] = bins.counts[thread] = 0;
     __syncthreads();
@@ -127,17 +119,16 @@ __device__ __noinline__ Range search_for(const Tokens& tokens, Wide last, unsign
       const Wide place = place_of(far, token);
       if (place > last || far > farthest || (shift < 56 && place >> (shift + 8) != prefix)) continue;
       const int bin = static_cast<int>(place >> shift & 255);
-      atomicAdd(&bins.counts[bin], 1u);
+      atomicAdd(&bins.counts[bin], Wide{1});
       atomicAdd(&bins.weights[bin], static_cast<Wide>(weight_of(far)));
     }
     meet();
-    Wide own = 0, sum = 0;
-    unsigned count = 0;
+    Wide own = 0, sum = 0, count = 0;
     if (thread < kBins) {
 #pragma unroll
       for (int block = 0; block < BLOCKS; ++block) {
-        own += load_wide(&bins.weights[thread], block);
-        count += load_word(&bins.counts[thread], block);
+        own += load_from(&bins.weights[thread], block);
+        count += load_from(&bins.counts[thread], block);
       }
       if (goal.counts) own = count;
       sum = own;
@@ -155,7 +146,7 @@ __device__ __noinline__ Range search_for(const Tokens& tokens, Wide last, unsign
       if (i < thread / 32) sum += search.sums[i];
       total += search.sums[i];
     }
-    if (shift == (ALL ? 24 : 56) && !goal.counts) {
+    if (shift == kFirstShift && !goal.counts) {
       const double share = goal.share * static_cast<double>(total);
       rest = goal.above ? static_cast<Wide>(floor(share)) + 1 : static_cast<Wide>(ceil(share));
       if (rest > total) rest = total;
@@ -175,7 +166,7 @@ __device__ __noinline__ Range search_for(const Tokens& tokens, Wide last, unsign
     __syncthreads();
     if (found || shift == 0) return Range{prefix << shift, prefix << shift | ((Wide{1} << shift) - 1)};
   }
-  return Range{0, last};
+  return Range{0, last};  // never
 }
 
 extern "C" __global__ void __launch_bounds__(1024) token_drawn(const Drawn d) {
@@ -195,12 +186,12 @@ extern "C" __global__ void __launch_bounds__(1024) token_drawn(const Drawn d) {
     Tokens tokens{d.changed, drawn.logit, fminf(1 / __ldcg(d.numbers), 1e30f), d.count, kept + threadIdx.x};
     tokens.load();
     Wide last = ~Wide{0};
-    unsigned farthest = 0xFFFFFFFFu;
+    unsigned farthest = kTooFar;
     int turn = 0;
     const auto search_in = [&](const Goal& goal) { return search_for(tokens, last, farthest, goal, search, turn); };
-    if (!ALL) {
-      const float top_p = __ldcg(d.numbers + 1), min_p = __ldcg(d.numbers + 2), top_k = __ldcg(d.numbers + 3);
-      if (TOP) last = search_in(Goal{true, static_cast<Wide>(fmaxf(top_k, 1)), 0, false}).last;
+    if (TOP) last = search_in(Goal{true, static_cast<Wide>(fmaxf(__ldcg(d.numbers + 3), 1)), 0, false}).last;
+    if (FILTER) {
+      const float top_p = __ldcg(d.numbers + 1), min_p = __ldcg(d.numbers + 2);
       if (top_p < 1) last = min(last, search_in(Goal{false, 0, top_p, false}).last);
       if (min_p > 0) farthest = static_cast<unsigned>(fminf(-logf(min_p), 31.5f) * 134217728.0f);
     }

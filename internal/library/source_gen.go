@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "dc6cb18eb5f918eea30ce8213aebc48da48fee9da6275115dd8909eb0bee8caa"
+const Source = "f943b59eed9887e619125463980f0a7774f482177546b822d87ada88e606f272"

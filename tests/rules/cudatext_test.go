@@ -36,7 +36,7 @@ var cudaPrograms = map[string][]string{
 	"sleep":              {"sleep.cc"},
 	"token_attention":    {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "STAGES 4", "CLUSTER 8", "NORM 1", "CAP 1", "SINKS 1", "EDGE 1", "edges.h:kEdgesText", "token_heads_cuda.h", "token_attention_cuda.h"},
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
-	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "ALL 0", "TOP 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
+	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "TOP 1", "FILTER 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
 	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
 	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
 	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
