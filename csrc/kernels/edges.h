@@ -19,7 +19,8 @@
 // An operator of this library takes the name of its edge:
 //
 //   full    the kernel begins behind a full edge
-//   early   the kernel has a programmatic edge, and reads before its wait what its operator declares
+//   early   the kernel has a programmatic edge, and reads before its wait what its operator
+//           declares
 //   wait    the kernel has a programmatic edge, and waits before it reads anything
 //
 // An operator declares what it reads early by declare_early_reads, which may be nothing. The stream

@@ -20,9 +20,9 @@ extern "C" __global__ void __launch_bounds__(160) token_linear_boxes(const Linea
   if (warp == kWarps) {
     if (lane == 0) make_ring(l, map, full, empty, kWarps);
     __syncwarp();
-    asm volatile("bar.arrive 2, 160;" ::: "memory");
+    asm volatile("bar.arrive 2, 160;" ::: "memory");  // the barriers of the ring are made
     if (lane == 0) copy_boxes(l, map, address_of(shared), full, empty);
-    return;  // the other warps wait for the kernel before
+    return;  // other threads of the block wait for the kernel before
   }
   Norms<32 * kWarps> norms;
   norms.load(l);

@@ -1,14 +1,14 @@
 // The CUDA text of token_linear_codes, a form of token_linear_cuda.h for weights of 8 bits. That
 // text and the one of token_ring_cuda.h come before it.
 //
-// Tensor cores multiply 16 rows of a group with the input, 16 columns at a time, and add in
-// float32. A code becomes a number in float16 without an error. So does the input: of the eight
-// columns that a tensor core multiplies with, the first has the input in float16, and the second
-// what is missing from it. What the input loses is below 2^-22 of its largest digits, down to 4e-9;
-// what is above 1.6e7 gives NaN.
+// Tensor cores multiply 16 rows of codes with the input, 16 columns at a time, and add in float32.
+// A code is exact in float16. An input is two numbers in float16: a high part, and what that lacks.
+// They are the columns 0 and 1 of the matrix B of m16n8k16. Its other columns are zeros. The error
+// of an input is below 2^-22 of it, or 4e-9. An input above 1.6e7 gives NaN.
 //
-// The warps of a block share a group, a line of 128 bytes of each row at a time. Their sums meet in
-// shared memory.
+// The warps of a block share a group: each takes lines of 128 bytes of all its rows. Their sums
+// meet in shared memory. With PAIRS 4 a group has eight rows, and the other eight of the tensor
+// cores are zeros.
 #pragma once
 
 namespace ct {
@@ -50,9 +50,9 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
   if (warp == kWarps) {
     if (lane == 0) make_ring(l, map, full, empty, kWarps);
     __syncwarp();
-    asm volatile("bar.arrive 2, 288;" ::: "memory");
+    asm volatile("bar.arrive 2, 288;" ::: "memory");  // the barriers of the ring are made
     if (lane == 0) copy_boxes(l, map, address_of(shared), full, empty);
-    return;  // the other warps wait for the kernel before
+    return;  // other threads of the block wait for the kernel before
   }
   Norms<32 * kWarps> norms;
   norms.load(l);

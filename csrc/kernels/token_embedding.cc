@@ -128,8 +128,8 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("token_embedding(Tensor table, Tensor token, Tensor position, Tensor[] frequencies, float[] scales, float factor) -> Tensor[]");
 }
 
-// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
-// operator is no composite, so the stream checker sees what it reads and writes.
+// CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees
+// what it reads and writes.
 TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_embedding", TORCH_FN(token_embedding)); }
 
 }  // namespace

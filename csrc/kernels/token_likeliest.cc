@@ -77,8 +77,8 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   declare_early_reads(kOperator, {});
 }
 
-// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
-// operator is no composite, so the stream checker sees what it reads and writes.
+// CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees
+// what it reads and writes.
 TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_likeliest", TORCH_FN(token_likeliest)); }
 
 }  // namespace

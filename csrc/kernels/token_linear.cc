@@ -1,9 +1,17 @@
 // token_linear: a product of one row, with the norm before it and what follows it. It is what a
 // decoder computes for one token, four times in each layer.
 //
+//   input      [columns] float32, or without norms in the weights' dtype
+//   weight     [rows, columns]
+//   bias       [rows] in the weights' dtype
+//   norm, late, late_norm, sum   [columns] float32
+//   residual   [rows] float32
+//
+// It computes, in this order:
+//
 //   input  = sum = input + norm(late) * late_norm   with `late`
 //   input  = norm(input) * norm                     with `norm`
-//   result = input @ weight^T + bias, and then by `epilogue`:
+//   result = input @ weight^T + bias, [1, rows], and then by `epilogue`:
 //
 //     ""         the result in the weights' dtype
 //     float      the result in float32
@@ -11,17 +19,18 @@
 //     silu       silu(a) * b, of the first and the second half of the result, in the weights' dtype
 //     gelu_tanh  gelu(a) * b, the same
 //
-// Norms are RMS norms with weights in float32; with `offset` their weights are 1 + weight. The
-// input of the product is rounded to the weights' dtype. Sums are in float32.
+// Norms are RMS norms; with `offset` their weights are 1 + weight. The input of the product is
+// rounded to the weights' dtype. Sums are in float32.
 //
 // With `scale`, [rows] float32, the weights are codes in int8 or float8_e4m3fn times the scale of
-// their row. They may have up to 15 more columns than the input, which are no NaN. `dtype` then
-// takes the place of the weights' dtype, and the input is not rounded.
+// their row. They may have up to 15 more columns than the input, which are multiplied with 0, so
+// none of them is NaN. `dtype` then takes the place of the weights' dtype, and the input is not
+// rounded.
 //
-// `sizes` says which kernel runs: [0] loads weights into registers, [stages, window] copies them
-// through a ring of so many boxes, of which `window` are on their way. Empty is a good guess, and
-// codes have the ring alone. The kernels: token_linear_cuda.h. On the CPU, LibTorch's operators do
-// the work.
+// `sizes` says which kernel runs. [0] is token_linear_direct. [stages, window] is a ring of so many
+// boxes, of which at most `window` are on their way. With [] the operator chooses. Codes have the
+// ring alone, and below compute capability 9.0 there is no ring. The kernels: token_linear_cuda.h.
+// On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
@@ -179,13 +188,13 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, bool boxes, int pairs
   });
 }
 
-// How many pairs a group of codes has: 8, or 4 where the blocks then share the groups more evenly.
+// Returns how many pairs a group of codes has: 8, or 4 where the busiest block then has 5 % less.
 int pairs_of_codes(int pairs, int multiprocessors) {
-  const auto rounds = [&](int in_group) {
+  const auto busiest = [&](int in_group) {
     const int groups = (pairs + in_group - 1) / in_group, blocks = std::min(multiprocessors, groups);
     return (groups + blocks - 1) / blocks * in_group;
   };
-  return 20 * rounds(8) > 21 * rounds(4) ? 4 : 8;
+  return 20 * busiest(8) > 21 * busiest(4) ? 4 : 8;
 }
 
 at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayRef sizes) {
@@ -205,6 +214,8 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
            static_cast<int>(of.rows()), 0, 0};
   const c10::Stream stream = images::stream_of(of.weight);
   const int pairs = static_cast<int>((of.rows() + 1) / 2), in_row = static_cast<int>((of.columns() + 1023) / 1024), input_bytes = in_row * (of.coded() ? 4096 : 2048);
+  TORCH_CHECK(sizes.empty() || (sizes.size() == 1 && sizes[0] == 0 && !of.coded()) || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator,
+              ": sizes is ", sizes, ", want [], [0] or [stages, window], and [0] not with codes");
   const bool boxes = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
   if (!boxes) {
     void* arguments[] = {&l};
@@ -220,7 +231,6 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
   const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * in_row;
   const int kept = input_bytes + 8 * warps, of_sums = of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
   const int room = (chip.shared_memory - kept - of_sums - 32) / (box_bytes + 16);
-  TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [], [0] or [stages, window]");
   l.stages = std::min({sizes.empty() ? 10 : static_cast<int>(std::min<int64_t>(sizes[0], INT16_MAX)), copies, room});
   // Where a block copies few boxes, the loads of its input count for more than the boxes that they
   // wait behind.
@@ -252,8 +262,8 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   declare_early_reads(kOperator, {{"weight"}, {"norm"}, {"late_norm"}});
 }
 
-// One kernel for every backend: it chooses between the CUDA kernel and LibTorch's operators. The
-// operator is no composite, so the stream checker sees what it reads and writes.
+// CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees
+// what it reads and writes.
 TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_linear", TORCH_FN(token_linear)); }
 
 }  // namespace

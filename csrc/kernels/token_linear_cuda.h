@@ -1,12 +1,13 @@
 // The CUDA text of products with one row: token_linear.cc compiles and launches it.
 //
-// A product of one row reads each weight once, so the memory's speed bounds it. A warp computes two
-// outputs at a time, a pair. Two forms do so:
+// A product of one row reads each weight once, so the memory's speed bounds it. Two of its outputs
+// are a pair. Three kernels compute it:
 //
-//   token_linear_direct   each warp loads its weights into registers
+//   token_linear_direct   each warp computes pairs, and loads their weights into registers
 //   token_linear_boxes    one thread of a block copies boxes of weights into a ring in shared
-//                         memory, and four warps compute: token_boxes_cuda.h
-//   token_linear_codes    the same for weights of 8 bits, by tensor cores: token_codes_cuda.h
+//                         memory, and each of four warps computes pairs: token_boxes_cuda.h
+//   token_linear_codes    the same ring with weights of 8 bits; the warps share all pairs of a
+//                         block, and use tensor cores: token_codes_cuda.h
 //
 // All ask for weights before their wait: Note [Programmatic edges]. Then each block makes the
 // input of the product in shared memory. It is the same in all blocks.
@@ -87,8 +88,7 @@ __device__ __forceinline__ void load_floats(float (&to)[8], const float* from) {
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
-// The weights of the norms, for the columns of one thread. No kernel writes them, so they are
-// loaded before the wait.
+// The weights of the norms, for the columns of one thread. They are loaded before the wait.
 template <int kThreads>
 struct Norms {
   static constexpr int kSteps = (COLUMNS / 8 + kThreads - 1) / kThreads;
@@ -131,7 +131,8 @@ __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
 #endif
 }
 
-// Writes the input of the product into x [kPadded], in shared memory. `room` has 2 * kThreads / 32
+// Writes the input of the product into x, in shared memory: kPadded numbers in DTYPE, or with codes
+// 2 * kPadded in float16, eight high parts and eight low parts in turn. `room` has 2 * kThreads / 32
 // floats.
 template <int kThreads>
 __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads>& norms, Raw* x, float* room) {

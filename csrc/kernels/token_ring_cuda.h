@@ -1,9 +1,10 @@
 // The CUDA text of a ring of boxes in shared memory, for the kernels of token_linear.cc that copy
-// their weights by cp.async.bulk.tensor. It needs compute capability 9.0.
+// their weights by TMA, cp.async.bulk.tensor. It needs compute capability 9.0.
 //
-// A box has kLine bytes of the rows of a group, which are PAIRS pairs. One thread of a block copies
-// the boxes of the block's groups. Few boxes are on their way at the same time, because the small
-// loads of the other threads wait behind them.
+// A group is PAIRS pairs of rows. A box is kLine bytes of each of its rows, and lies in shared
+// memory as [matrix][row][kWidth]. One thread of a block copies the boxes of the block's groups.
+// Few boxes are on their way at the same time, because the small loads of the other threads wait
+// behind them.
 #pragma once
 
 namespace ct {
@@ -46,7 +47,10 @@ constexpr int kRowsOfGroup = kTwoMatrices ? PAIRS : 2 * PAIRS;  // of each matri
 
 __device__ __forceinline__ int groups_of(const Linear& l) { return (pairs_of(l) + PAIRS - 1) / PAIRS; }
 
-// Copies the boxes of a block's groups, in order. One thread runs it.
+// Copies the boxes of a block's groups, in order. One thread runs it. ring, full and empty are
+// addresses in shared memory. It waits until the readers have done with the box that is replaced,
+// and for the oldest box if `window` are on their way. It reads weights alone, so it does not wait
+// for the kernel before.
 __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, unsigned ring, unsigned full, unsigned empty) {
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "f943b59eed9887e619125463980f0a7774f482177546b822d87ada88e606f272"
+const Source = "bd39fff2f9ba454c264260a756ff8467dcd07c567bd48acf2c3c0a1f85996e11"
