@@ -74,6 +74,9 @@ struct Bests {
 
 // Returns the best of `count` logits, in all threads of all blocks.
 __device__ __forceinline__ Best best_of(const float* logits, int count, Bests& shared) {
+#if BLOCKS > 1
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
   Best best{minus_infinity(), 0x7FFFFFFF, 0};
   const int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = BLOCKS * blockDim.x;
   for (int at = thread; at < count; at += 4 * threads) {
@@ -87,6 +90,9 @@ __device__ __forceinline__ Best best_of(const float* logits, int count, Bests& s
   }
   best = of_lanes(best);
   if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = best;
+#if BLOCKS > 1
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all blocks run: their shared memory is there
+#endif
   __syncthreads();
   if (threadIdx.x < 32) {
     best = of_lanes(shared.warps[threadIdx.x]);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "bd39fff2f9ba454c264260a756ff8467dcd07c567bd48acf2c3c0a1f85996e11"
+const Source = "50cf0a2934b52694e6680ded17cf03c94228ca00ae2e5d985d4e729c2cc9d803"
