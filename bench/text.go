@@ -59,7 +59,7 @@ type textRun struct {
 	contexts []int
 	m        *text.Model
 	narrow   map[string]*text.Model // by Options.Quantize
-	peers    [2]*peer // the hand-written decoder, and transformers
+	peers    [2]*peer               // the hand-written decoder, and transformers
 	emit     func(row)
 }
 

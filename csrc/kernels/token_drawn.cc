@@ -12,9 +12,10 @@
 //
 // With `top` or `filter` likelier tokens come first, and of equally likely ones those with smaller
 // numbers; else tokens come by their numbers. The token is the first at which the running sum of
-// the kept probabilities exceeds uniforms[position] times their sum. Probabilities below 2^-31 of
-// the largest count as none. If the largest of `changed` is not finite, its token is taken. If that
-// of `logits` is not, the logarithm is NaN. The kernel: token_drawn_cuda.h.
+// the kept probabilities exceeds uniforms[position] times their sum. On a device, logits less than
+// 2^-27 of the temperature apart count as equal. Probabilities below 2^-31 of the largest count as
+// none. If the largest of `changed` is not finite, its token is taken. If that of `logits` is not,
+// the logarithm is NaN. The kernel: token_drawn_cuda.h.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 

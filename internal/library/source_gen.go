@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "50cf0a2934b52694e6680ded17cf03c94228ca00ae2e5d985d4e729c2cc9d803"
+const Source = "8f1e82f717e486ac11ab659c55235f4d8e8bcb4b270d7367e17718c32841cb8d"
