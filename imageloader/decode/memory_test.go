@@ -146,7 +146,7 @@ func TestPool_Close_WhileImagesWait(t *testing.T) {
 	if done.Load() == 0 {
 		t.Error("no batch was being decoded")
 	}
-	for end := time.Now().Add(5 * time.Second); threads(t) != before; { // a thread that has ended stays listed for a moment
+	for end := time.Now().Add(5 * time.Second); threads(t) > before; { // a thread that has ended stays listed for a moment, also one of an earlier pool
 		if time.Now().After(end) {
 			t.Fatalf("%d threads are left", threads(t)-before)
 		}
