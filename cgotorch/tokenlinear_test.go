@@ -107,6 +107,32 @@ func apart(got, want []float32) float64 {
 
 func float32s(x *Exec, t *Tensor) []float32 { return ToSlice[float32](x, x.To(t, Float32)) }
 
+// linear draws what else a product with a weight [rows, k] takes, and returns what token_linear
+// writes. `of` are the arguments behind the form.
+func (n *tokenNumbers) linear(weight, bias *Tensor, rows, k int64, epilogue, edge string, form []int64, of ...any) [][]float32 {
+	x := n.x
+	var residual, norm, late, lateNorm, sum *Tensor
+	if epilogue == "add" {
+		residual = n.floats(1, 1, rows)
+	}
+	input := n.narrows(1, 1, k)
+	if k <= 8192 && n.IntN(3) > 0 {
+		input, norm = n.floats(1, 1, k), n.floats(1, k)
+		if n.IntN(2) == 0 {
+			late, lateNorm, sum = n.floats(1, 1, k), n.floats(1, k), x.Zeros(Float32, 1, k)
+		}
+	}
+	if form == nil {
+		form = []int64{}
+	}
+	args := []any{input, weight, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, residual, late, lateNorm, sum, edge, form}
+	results := [][]float32{float32s(x, x.Call1("streamtorch::token_linear", append(args, of...)...))}
+	if sum != nil {
+		results = append(results, float32s(x, sum))
+	}
+	return results
+}
+
 // token_linear gives what LibTorch's operators give, for columns and rows of all kinds, in each of
 // its forms.
 func TestTokenLinear(t *testing.T) {
@@ -120,31 +146,12 @@ func TestTokenLinear(t *testing.T) {
 					most = 0.02 // the input is rounded, and few elements do not even that out
 				}
 				tokenResults(t, uint64(10*i+j), [][]int64{{}, {0}, {2, 1}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
-					x, rows := n.x, []int64{46, 2, 2048}[n.IntN(3)]
+					rows := []int64{46, 2, 2048}[n.IntN(3)]
 					if epilogue == "float" {
 						rows += int64(n.IntN(2))
 					}
 					weight, bias := n.narrows(1/math.Sqrt(float64(k)), rows, k), n.maybe(func() *Tensor { return n.narrows(1, rows) })
-					var residual, norm, late, lateNorm, sum *Tensor
-					if epilogue == "add" {
-						residual = n.floats(1, 1, rows)
-					}
-					input := n.narrows(1, 1, k)
-					if k <= 8192 && n.IntN(3) > 0 {
-						input, norm = n.floats(1, 1, k), n.floats(1, k)
-						if n.IntN(2) == 0 {
-							late, lateNorm, sum = n.floats(1, 1, k), n.floats(1, k), x.Zeros(Float32, 1, k)
-						}
-					}
-					if form == nil {
-						form = []int64{}
-					}
-					out := x.Call1("streamtorch::token_linear", input, weight, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, residual, late, lateNorm, sum, edge, form)
-					results := [][]float32{float32s(x, out)}
-					if sum != nil {
-						results = append(results, float32s(x, sum))
-					}
-					return results
+					return n.linear(weight, bias, rows, k, epilogue, edge, form)
 				})
 			})
 		}
@@ -190,33 +197,14 @@ func TestTokenLinear_Codes(t *testing.T) {
 					most = 0.006 // the results are rounded
 				}
 				tokenResults(t, uint64(10*i+j), [][]int64{{}, {1, 1}, {3, 2}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
-					x, rows, float8 := n.x, []int64{46, 2, 2112, 3072}[n.IntN(4)], n.IntN(2) == 0
+					rows, float8 := []int64{46, 2, 2112, 3072}[n.IntN(4)], n.IntN(2) == 0
 					rows = min(rows, max(46, (1<<22)/k/2*2))
 					if epilogue == "float" {
 						rows += int64(n.IntN(2))
 					}
 					weight, scale, dtype := n.codes(rows, k, float8)
 					bias := n.maybe(func() *Tensor { return n.narrows(1, rows) })
-					var residual, norm, late, lateNorm, sum *Tensor
-					if epilogue == "add" {
-						residual = n.floats(1, 1, rows)
-					}
-					input := n.narrows(1, 1, k)
-					if k <= 8192 && n.IntN(3) > 0 {
-						input, norm = n.floats(1, 1, k), n.floats(1, k)
-						if n.IntN(2) == 0 {
-							late, lateNorm, sum = n.floats(1, 1, k), n.floats(1, k), x.Zeros(Float32, 1, k)
-						}
-					}
-					if form == nil {
-						form = []int64{}
-					}
-					out := x.Call1("streamtorch::token_linear", input, weight, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, residual, late, lateNorm, sum, edge, form, scale, dtype)
-					results := [][]float32{float32s(x, out)}
-					if sum != nil {
-						results = append(results, float32s(x, sum))
-					}
-					return results
+					return n.linear(weight, bias, rows, k, epilogue, edge, form, scale, dtype)
 				})
 			})
 		}

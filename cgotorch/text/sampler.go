@@ -79,19 +79,23 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, token, position *cg
 	x.Tidy(func() *cgotorch.Tensor {
 		logits = x.To(x.View(logits, -1), cgotorch.Float32)
 		changed := s.change(x, f, logits)
+		var sum *cgotorch.Tensor // a kernel that draws has its own
+		if !f.draw || f.ranked {
+			sum = logSum(x, logits)
+		}
 		if f.draw {
 			x.Call("streamtorch::token_drawn", logits, changed, s.numbers, s.uniforms, token, position, s.result, f.top, f.filter, edge)
 		} else {
 			x.AddScalarInPlace(position, 1)
 			x.CopyInPlace(token, likeliest(x, changed))
-			s.tell(x, 0, token, x.Sub(x.IndexSelect(logits, 0, token), logSum(x, logits)))
+			s.tell(x, 0, token, x.Sub(x.IndexSelect(logits, 0, token), sum))
 		}
 		if f.penalties {
 			s.count(x, token)
 		}
 		if f.ranked {
 			values, ids := x.TopK(logits, min(mostRanked, int(logits.Numel())), 0, cgotorch.TopKOptions{})
-			s.tell(x, 2, ids, x.Sub(values, logSum(x, logits)))
+			s.tell(x, 2, ids, x.Sub(values, sum))
 		}
 		return nil
 	})

@@ -123,12 +123,12 @@ void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) 
   const size_t count = effects.arguments.size();
   if (inputs.size() < count) return;
   inputs = inputs.slice(inputs.size() - count);  // the stack may hold other values below the arguments
-  begin(effects, inputs, device_of(inputs));
+  const c10::Device device = device_of(inputs);
+  begin(effects, inputs, device);
   if (effects.copies && crosses(inputs[0].toTensor(), inputs[1].toTensor())) {
     touch_copy(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toBool());
     return;
   }
-  const c10::Device device = device_of(inputs);
   for (size_t i = 0; i < count; ++i) {
     if (effects.arguments[i] == Effects::none) continue;
     const auto early = std::find_if(effects.early.begin(), effects.early.end(), [&](const Effects::Early& e) { return e.argument == i && e.through >= 0; });

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "8f1e82f717e486ac11ab659c55235f4d8e8bcb4b270d7367e17718c32841cb8d"
+const Source = "8cf59b3a5492ff703933cb3333297e531fbeb047a47b2ccb8cc3c9dbe2694a3a"
