@@ -152,7 +152,7 @@ void Reducer::before_cast(uint64_t backward, const Node* cast) {
     a = {};
     ++buckets_[bucket_of_[i]].missing;
   }
-  finish(*main_);  //edge:reducer-cast-waits TestGradients_CUDA gpu
+  finish(*main_);  //edge:reducer-cast-waits TestGradients_Casts checked
 }
 
 // Notes a gradient. The caller holds the mutex.
