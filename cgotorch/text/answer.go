@@ -118,8 +118,8 @@ func (a *answer) part(rest *promptRest, from, to int, last bool) error {
 		}
 		logits := l.prompt(x, x.Narrow(rest.device, 0, from-rest.from, to-from), from, c.live(to), last)
 		if last {
-			l.sample(x, a.f, logits)
-			l.loaded, a.late = c, x.ReadAsync(l.sampler.result)
+			l.sample(x, a.f, logits, l.results.next(x))
+			l.loaded, a.late = c, l.results.read(x)
 		}
 		return nil
 	})
@@ -228,7 +228,7 @@ func (a *answer) step(at int, known []int64) error {
 		}
 		l.layers(x, a.f, c.live(at+1))
 		if a.ahead = true; !a.f.mask {
-			a.late = x.ReadAsync(l.sampler.result)
+			a.late = l.results.read(x)
 		}
 		return nil
 	})
@@ -263,7 +263,7 @@ func (a *answer) resume(ctx context.Context) error {
 		}
 		write(x, l.sampler.allowed, allowed)
 		l.sampleMasked(x, a.f)
-		a.late = x.ReadAsync(l.sampler.result)
+		a.late = l.results.read(x)
 		return nil
 	})
 }

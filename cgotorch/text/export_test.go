@@ -24,7 +24,7 @@ func (c *Conversation) StepUnderNoWaits(o GenerateOptions) error {
 			if a.f.mask {
 				l.sampleMasked(x, a.f)
 			}
-			cgotorch.Check(x.ReadAsync(l.sampler.result).Close())
+			cgotorch.Check(l.results.read(x).Close())
 		}
 		return nil
 	})

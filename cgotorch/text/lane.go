@@ -2,6 +2,7 @@ package text
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -54,6 +55,7 @@ type lane struct {
 	frequencies []*cgotorch.Tensor // of each rotation
 	long        bool               // the frequencies are those of a long sequence
 	sampler     *sampler
+	results     *results
 	logits      *cgotorch.Tensor // [1, vocab], of a step with a mask
 	steps       map[features]*cgotorch.Captured
 	samples     map[features]*cgotorch.Captured
@@ -89,15 +91,15 @@ func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context, part
 	for _, f := range d.frequencies[0] {
 		l.frequencies = append(l.frequencies, x.Clone(f))
 	}
-	l.sampler = newSampler(x, d.c.vocab, context)
-	for _, t := range l.tensors() { // none is kept if one of them fails
+	l.sampler, l.results = newSampler(x, d.c.vocab, context), newResults(x)
+	for _, t := range append(l.tensors(), l.results.all[:]...) { // none is kept if one of them fails
 		x.Keep(t)
 	}
 	return l
 }
 
 func (l *lane) tensors() []*cgotorch.Tensor {
-	all := append(append(l.sampler.tensors(), l.token, l.position, l.one, l.arrived, l.logits), l.frequencies...)
+	all := slices.Concat(l.sampler.tensors(), []*cgotorch.Tensor{l.token, l.position, l.one, l.arrived, l.logits}, l.frequencies)
 	for _, s := range l.spans {
 		all = append(all, s.table, s.before, s.all, s.ends)
 	}
@@ -117,6 +119,7 @@ func (l *lane) close() error {
 	for _, s := range l.spans {
 		errs = append(errs, s.host.Close(), s.copy.Close())
 	}
+	errs = append(errs, l.results.close())
 	for _, t := range l.tensors() {
 		errs = append(errs, t.Close())
 	}
@@ -258,9 +261,9 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 // sampleMasked. On CUDA the work is captured once for each number of blocks.
 func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	step := l.captured(l.steps, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) {
-		counts := make([]int, len(in))
-		for i, t := range in {
-			counts[i] = int(t.Shape()[2])
+		counts := make([]int, len(l.spans))
+		for i := range counts {
+			counts[i] = int(in[i].Shape()[2])
 		}
 		var logits *cgotorch.Tensor
 		if l.d.edge != "" {
@@ -272,18 +275,22 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 			x.CopyInPlace(l.logits, logits)
 			return
 		}
-		l.sample(x, f, logits)
+		l.sample(x, f, logits, in[len(l.spans)])
 	})
 	var in []*cgotorch.Tensor
 	for i, n := range blocks {
 		in = append(in, x.Narrow(l.spans[i].table, 2, 0, n))
+	}
+	if !f.mask {
+		in = append(in, l.results.next(x))
 	}
 	step.Run(x, in...)
 }
 
 // sampleMasked samples from the logits that layers has left.
 func (l *lane) sampleMasked(x *cgotorch.Exec, f features) {
-	l.captured(l.samples, f, func(x *cgotorch.Exec, _ ...*cgotorch.Tensor) { l.sample(x, f, l.logits) }).Run(x, l.token)
+	sample := l.captured(l.samples, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) { l.sample(x, f, l.logits, in[0]) })
+	sample.Run(x, l.results.next(x))
 }
 
 // captured returns the captured function of some features, and makes it from fn if it is new.
@@ -300,17 +307,18 @@ func (l *lane) captured(of map[features]*cgotorch.Captured, f features, fn func(
 	return of[f]
 }
 
-// sample picks the token after the lane's position, and moves the lane there.
-func (l *lane) sample(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) {
+// sample picks the token after the lane's position, and moves the lane there. The result gets what
+// the host is told.
+func (l *lane) sample(x *cgotorch.Exec, f features, logits, result *cgotorch.Tensor) {
 	if l.d.edge != "" && f == (features{}) {
-		x.Call("streamtorch::token_likeliest", logits, l.token, l.position, l.sampler.result, l.d.edge)
+		x.Call("streamtorch::token_likeliest", logits, l.token, l.position, result, l.d.edge)
 		return
 	}
 	edge := l.d.edge
 	if edge == "" {
 		edge = "full"
 	}
-	l.sampler.pick(x, f, logits, l.token, l.position, edge)
+	l.sampler.pick(x, f, logits, l.token, l.position, result, edge)
 }
 
 // roundUp returns the number of blocks of a captured step that has room for n, up to `most`.

@@ -25,7 +25,6 @@ type sampler struct {
 	made     *cgotorch.Tensor // Float32 [vocab]: how often it is in the answer
 	bias     *cgotorch.Tensor // Float32 [vocab]
 	allowed  *cgotorch.Tensor // Bool [vocab]
-	result   *cgotorch.Tensor // Float64 [2 + 2*mostRanked]: the token, its log probability, and ranked ones
 
 	seed  uint64
 	fresh bool // the uniforms are those of the seed
@@ -50,12 +49,12 @@ func newSampler(x *cgotorch.Exec, vocab, context int) *sampler {
 	return &sampler{
 		numbers: zeros(cgotorch.Float32, numbers), uniforms: zeros(cgotorch.Float32, context+1),
 		seen: zeros(cgotorch.Float32, vocab), made: zeros(cgotorch.Float32, vocab), bias: zeros(cgotorch.Float32, vocab),
-		allowed: zeros(cgotorch.Bool, vocab), result: zeros(cgotorch.Float64, 2+2*mostRanked),
+		allowed: zeros(cgotorch.Bool, vocab),
 	}
 }
 
 func (s *sampler) tensors() []*cgotorch.Tensor {
-	return []*cgotorch.Tensor{s.numbers, s.uniforms, s.seen, s.made, s.bias, s.allowed, s.result}
+	return []*cgotorch.Tensor{s.numbers, s.uniforms, s.seen, s.made, s.bias, s.allowed}
 }
 
 // seedWith makes the random numbers of all positions. They depend on the seed and the position
@@ -73,9 +72,9 @@ func (s *sampler) seedWith(x *cgotorch.Exec, seed uint64) {
 }
 
 // pick picks the token behind logits [1, vocab]. It moves the position, Int64 [1], to that of the
-// new token, and writes the token, Int64 [1]. The result gets the token and its log probability.
-// edge is that of the kernel that draws.
-func (s *sampler) pick(x *cgotorch.Exec, f features, logits, token, position *cgotorch.Tensor, edge string) {
+// new token, and writes the token, Int64 [1]. The result gets the token and its log probability:
+// see [results]. edge is that of the kernel that draws.
+func (s *sampler) pick(x *cgotorch.Exec, f features, logits, token, position, result *cgotorch.Tensor, edge string) {
 	x.Tidy(func() *cgotorch.Tensor {
 		logits = x.To(x.View(logits, -1), cgotorch.Float32)
 		changed := s.change(x, f, logits)
@@ -84,27 +83,27 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, token, position *cg
 			sum = logSum(x, logits)
 		}
 		if f.draw {
-			x.Call("streamtorch::token_drawn", logits, changed, s.numbers, s.uniforms, token, position, s.result, f.top, f.filter, edge)
+			x.Call("streamtorch::token_drawn", logits, changed, s.numbers, s.uniforms, token, position, result, f.top, f.filter, edge)
 		} else {
 			x.AddScalarInPlace(position, 1)
 			x.CopyInPlace(token, likeliest(x, changed))
-			s.tell(x, 0, token, x.Sub(x.IndexSelect(logits, 0, token), sum))
+			tell(x, result, 0, token, x.Sub(x.IndexSelect(logits, 0, token), sum))
 		}
 		if f.penalties {
 			s.count(x, token)
 		}
 		if f.ranked {
 			values, ids := x.TopK(logits, min(mostRanked, int(logits.Numel())), 0, cgotorch.TopKOptions{})
-			s.tell(x, 2, ids, x.Sub(values, sum))
+			tell(x, result, 2, ids, x.Sub(values, sum))
 		}
 		return nil
 	})
 }
 
 // tell writes tokens and their log probabilities into the result, from element `at` on.
-func (s *sampler) tell(x *cgotorch.Exec, at int, tokens, logs *cgotorch.Tensor) {
+func tell(x *cgotorch.Exec, result *cgotorch.Tensor, at int, tokens, logs *cgotorch.Tensor) {
 	row := x.Cat([]*cgotorch.Tensor{x.To(tokens, cgotorch.Float64), x.To(logs, cgotorch.Float64)}, 0)
-	x.CopyInPlace(x.Narrow(s.result, 0, at, int(row.Numel())), row)
+	x.CopyInPlace(x.Narrow(result, 0, at, int(row.Numel())), row)
 }
 
 // count counts a token, Int64 [1], for the penalties.
