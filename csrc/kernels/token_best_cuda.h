@@ -23,7 +23,8 @@ struct Best {
   }
 
   __device__ __forceinline__ void add(const Best& other) {
-    const Best &large = above(other) ? *this : other, &small = above(other) ? other : *this;
+    const bool first = above(other);  // of two references, one would be an address in memory
+    const Best large = first ? *this : other, small = first ? other : *this;
     const float ratio = small.sum == 0 ? 0 : expf(small.logit - large.logit);
     *this = Best{large.logit, large.token, fmaf(small.sum, ratio, large.sum)};
   }

@@ -1,11 +1,12 @@
 // The CUDA text of token_drawn: token_drawn.cc compiles and launches it, behind token_best_cuda.h.
 //
 // Each token has a place: tokens that are likelier come first, or, without both, those with smaller
-// numbers. The kernel searches for three tokens, one after the other: the last one of the top-k,
-// the last one of the top-p among those, and the drawn one. A search looks at eight bits of the
-// places at a time. It counts the tokens of each of 256 bins, and adds their weights, which are
-// probabilities in units of 2^-31 of the largest. Sums of integers do not depend on the order, so a
-// draw gives the same token each time.
+// numbers. The kernel looks for three tokens, one after the other: the last one of the top-k, the
+// last one of the top-p among those, and the drawn one. A round of a search counts the tokens of
+// each of 256 bins of places, and adds their weights, which are probabilities in units of 2^-31 of
+// the largest. The next round divides the bin that reaches the goal. If a first round finds few
+// tokens up to the end of that bin, one block sorts them, and looks for the other tokens there.
+// Sums of integers do not depend on the order, so a draw gives the same token each time.
 //
 // The text is compiled for one set of these macros, besides those of token_best_cuda.h:
 //
@@ -20,9 +21,18 @@ namespace ct {
 inline constexpr char kTokenDrawnText[] = R"cuda(
 using Wide = unsigned long long;
 constexpr int kBins = 256, kThreads = 1024;
+constexpr int kFew = 512;   // sorting them takes a time that grows by the square
+constexpr int kAtOnce = 8;  // a thread's loads that are on their way together
 constexpr bool kByNumber = !TOP && !FILTER;
-constexpr int kFirstShift = kByNumber ? 24 : 56;
 constexpr unsigned kTooFar = 0xFFFFFFFFu;
+
+// Returns by how many bits the places of a first round are shifted, for 256 bins.
+__device__ constexpr int first_shift() {
+  int shift = kByNumber ? 0 : 56;
+  while (kByNumber && (ITEMS * BLOCKS * kThreads - 1) >> shift >= kBins) ++shift;
+  return shift;
+}
+constexpr int kFirstShift = first_shift();
 
 struct Drawn {
   const float* logits;
@@ -38,15 +48,30 @@ struct Drawn {
 // The bins of a round of a search. A block may zero bins one round after other blocks have read
 // them, so rounds use two of them in turn.
 struct Bins {
-  Wide weights[kBins], counts[kBins];
+  Wide weights[kBins];
+  unsigned counts[kBins];
 };
 
 struct Search {
   Bins bins[2];
-  Wide sums[kBins / 32], before, total;
-  Wide count;
-  unsigned bin;
+  Wide few[kFew];  // their places, in block 0
+  unsigned ranks[kFew];
+  Wide sums[kFew / 32];
+  bool reached;          // what `reaches` found: whether, at which thread, the sum before it, and its count
+  int at;
+  Wide before;
+  unsigned count;
+  unsigned crowd, slot;  // the tokens up to the end of that bin, and where this block puts its next one
 };
+
+// Adds to a sum in shared memory, in halves: only 32 bits have fast atomics.
+__device__ __forceinline__ void add_to(Wide& sum, Wide v) {
+  if (v == 0) return;
+  unsigned* const halves = reinterpret_cast<unsigned*>(&sum);
+  const unsigned low = static_cast<unsigned>(v), carry = atomicAdd(halves, low) > ~low;
+  const unsigned high = static_cast<unsigned>(v >> 32) + carry;
+  if (high != 0) atomicAdd(halves + 1, high);
+}
 
 __device__ __forceinline__ Wide load_from(const Wide* shared, int block) {
   Wide v = *shared;
@@ -56,6 +81,22 @@ __device__ __forceinline__ Wide load_from(const Wide* shared, int block) {
   return v;
 }
 
+__device__ __forceinline__ unsigned load_from(const unsigned* shared, int block) {
+  unsigned v = *shared;
+#if BLOCKS > 1
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address_in(shared, block)) : "memory");
+#endif
+  return v;
+}
+
+__device__ __forceinline__ void store_in(Wide* shared, int block, Wide v) {
+#if BLOCKS > 1
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address_in(shared, block)), "l"(v) : "memory");
+#else
+  *shared = v;
+#endif
+}
+
 // The tokens of a thread.
 struct Tokens {
   const float* changed;
@@ -63,149 +104,230 @@ struct Tokens {
   int count;
   unsigned* kept;  // this thread's first measure; the next ones are kThreads apart
 
-  __device__ __forceinline__ int token(int i) const { return i * (BLOCKS * kThreads) + static_cast<int>(blockIdx.x * kThreads + threadIdx.x); }
-
-  __device__ __forceinline__ unsigned measure(int i) const {
-    const float far = (largest - __ldcg(changed + token(i))) * scale;
-    return far < 31.5f ? static_cast<unsigned>(far * 134217728.0f) : kTooFar;
+  __device__ __forceinline__ unsigned measure(int token) const {
+    const float far = (largest - __ldcg(changed + min(token, count - 1))) * scale;  // a branch would end the batch of loads
+    return token < count && far < 31.5f ? static_cast<unsigned>(far * 134217728.0f) : kTooFar;
   }
 
-  __device__ __forceinline__ void load() {
-#pragma unroll 4
-    for (int i = 0; KEEP && i < ITEMS && token(i) < count; ++i) kept[i * kThreads] = measure(i);
+  // Calls `use` with the number of each token, its measure, and where this is kept. All threads
+  // call it equally often: the last numbers may be past the last token, and are too far.
+  template <bool kKept, typename Use>
+  __device__ __forceinline__ void each(const Use& use) const {
+    const int first = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+#pragma unroll 1
+    for (int i = 0; i < ITEMS; i += kAtOnce) {
+      unsigned far[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (i + k < ITEMS) far[k] = kKept ? kept[(i + k) * kThreads] : measure(first + (i + k) * (BLOCKS * kThreads));
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (i + k < ITEMS) use(first + (i + k) * (BLOCKS * kThreads), far[k], kept + (i + k) * kThreads);
+      }
+    }
   }
 
-  __device__ __forceinline__ unsigned far(int i) const {
-    return KEEP ? kept[i * kThreads] : measure(i);
+  __device__ __forceinline__ void load() const {
+    if (KEEP) each<false>([&](int, unsigned far, unsigned* at) { *at = far; });
   }
 };
 
-__device__ __forceinline__ Wide place_of(unsigned far, int token) { return kByNumber ? static_cast<Wide>(token) : static_cast<Wide>(far) << 32 | static_cast<unsigned>(token); }
+__device__ __forceinline__ Wide place_of(unsigned far, int token) {
+  return kByNumber ? static_cast<Wide>(token) : static_cast<Wide>(far) << 32 | static_cast<unsigned>(token);
+}
 
 __device__ __forceinline__ unsigned weight_of(unsigned far) {
   if (far == kTooFar) return 0;
   return static_cast<unsigned>(exp2f(static_cast<float>(far) * (-1.4426950408889634f / 134217728.0f)) * 2147483648.0f);
 }
 
+// Places from `first` to `last`.
+struct Range {
+  Wide first, last;
+
+  __device__ __forceinline__ bool has(Wide place) const { return place - first <= last - first; }
+};
+
 // What a search looks for: the first token at which the running count, or the running weight,
 // reaches a goal.
 struct Goal {
   bool counts;
-  Wide count;    // with `counts`
-  double share;  // else, of the weight of all tokens of the set
+  float share;   // else, of the weight of all tokens of the range
   bool above;    // whether the weight is to be above the share
+  Wide rest;     // how much is to be reached; 0: only the share is known yet
 };
 
-// Places from `first` to `last`.
-struct Range {
-  Wide first, last;
-};
-
-// Returns the places around the token of a goal, among the tokens with places up to `last` that are
-// at most `farthest` below the largest. With weights the range has no other token of these. With
-// counts its last place ends the goal, and if there are too few tokens, it ends at `last`. All
-// threads of all blocks call it. `turn` counts the uses of bins.
-__device__ __noinline__ Range search_for(const Tokens& tokens, Wide last, unsigned farthest, const Goal& goal, Search& search, int& turn) {
+// Returns whether the sum of `own` over the first kFew threads reaches a goal. It tells in `search`
+// at which thread. All threads of a block call it; the others learn no rest of a share.
+__device__ __forceinline__ bool reaches(Goal& goal, Wide own, unsigned count, Search& search) {
   const int thread = threadIdx.x;
-  Wide prefix = 0, rest = goal.count;
-  for (int shift = kFirstShift; shift >= 0; shift -= 8) {
-    Bins& bins = search.bins[turn++ & 1];
-    if (thread < kBins) bins.weights[thread] = bins.counts[thread] = 0;
-    __syncthreads();
-#pragma unroll 4
-    for (int i = 0; i < ITEMS && tokens.token(i) < tokens.count; ++i) {
-      const int token = tokens.token(i);
-      const unsigned far = tokens.far(i);
-      const Wide place = place_of(far, token);
-      if (place > last || far > farthest || (shift < 56 && place >> (shift + 8) != prefix)) continue;
-      const int bin = static_cast<int>(place >> shift & 255);
-      atomicAdd(&bins.counts[bin], Wide{1});
-      atomicAdd(&bins.weights[bin], static_cast<Wide>(weight_of(far)));
+  Wide sum = own, total = 0;
+  if (thread < kFew) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const Wide other = __shfl_up_sync(0xFFFFFFFFu, sum, distance);
+      if (thread % 32 >= distance) sum += other;
     }
-    meet();
-    Wide own = 0, sum = 0, count = 0;
-    if (thread < kBins) {
+    if (thread % 32 == 31) search.sums[thread / 32] = sum;
+  }
+  __syncthreads();
+  if (thread < kFew) {
 #pragma unroll
-      for (int block = 0; block < BLOCKS; ++block) {
-        own += load_from(&bins.weights[thread], block);
-        count += load_from(&bins.counts[thread], block);
-      }
-      if (goal.counts) own = count;
-      sum = own;
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const Wide other = __shfl_up_sync(0xFFFFFFFFu, sum, distance);
-        if (thread % 32 >= distance) sum += other;
-      }
-      if (thread % 32 == 31) search.sums[thread / 32] = sum;
-    }
-    __syncthreads();
-    Wide total = 0;
-#pragma unroll
-    for (int i = 0; i < kBins / 32; ++i) {
+    for (int i = 0; i < kFew / 32; ++i) {
       if (i < thread / 32) sum += search.sums[i];
       total += search.sums[i];
     }
-    if (shift == kFirstShift && !goal.counts) {
-      const double share = goal.share * static_cast<double>(total);
-      rest = goal.above ? static_cast<Wide>(floor(share)) + 1 : static_cast<Wide>(ceil(share));
-      if (rest > total) rest = total;
-      if (rest == 0) rest = 1;
+    if (goal.rest == 0) {
+      const double share = static_cast<double>(goal.share) * static_cast<double>(total);
+      goal.rest = goal.above ? static_cast<Wide>(floor(share)) + 1 : static_cast<Wide>(ceil(share));
+      goal.rest = max(min(goal.rest, total), Wide{1});
     }
-    if (total < rest) return Range{0, last};
-    if (thread < kBins && sum >= rest && sum - own < rest) {
-      search.bin = thread;
+    if (thread == 0) search.reached = total >= goal.rest;
+    if (sum >= goal.rest && sum - own < goal.rest) {
+      search.at = thread;
       search.before = sum - own;
       search.count = count;
-      search.total = own;
     }
-    __syncthreads();
-    prefix = prefix << 8 | search.bin;
-    rest -= search.before;
-    const bool found = search.count == 1 || (goal.counts && rest == search.total);
-    __syncthreads();
-    if (found || shift == 0) return Range{prefix << shift, prefix << shift | ((Wide{1} << shift) - 1)};
   }
-  return Range{0, last};  // never
+  __syncthreads();
+  return search.reached;
 }
 
-extern "C" __global__ void __launch_bounds__(1024) token_drawn(const Drawn d) {
+// Narrows a range to the places around the token of a goal. With weights no other token is in it.
+// With counts its last place ends the goal. Returns false, and leaves the range, if its tokens do
+// not reach the goal. All threads of all blocks call it. `turn` counts the uses of bins.
+//
+// If the first round shows that few tokens have places up to the end of the bin, it ends there.
+// `few` is then their number, the range ends behind them, and the goal is as before.
+__device__ __forceinline__ bool search_for(const Tokens& tokens, Range& range, Goal& goal, Search& search, int& turn, int& few) {
+  const int thread = threadIdx.x;
+  for (int shift = kFirstShift;; shift = max(shift - 8, 0)) {
+    Bins& bins = search.bins[turn++ & 1];
+    if (thread < kBins) bins.weights[thread] = bins.counts[thread] = 0;
+    __syncthreads();
+    if (thread == 0) search.crowd = search.slot = 0;
+    tokens.each<KEEP>([&](int token, unsigned far, unsigned*) {
+      const Wide place = place_of(far, token);
+      const int bin = static_cast<int>((place - range.first) >> shift);
+      const bool in = range.has(place);
+      if (kByNumber && shift >= 5) {  // the lanes of a warp have one bin
+        Wide weight = in ? weight_of(far) : 0;
+#pragma unroll
+        for (int distance = 16; distance > 0; distance /= 2) weight += __shfl_xor_sync(0xFFFFFFFFu, weight, distance);
+        if (in && thread % 32 == 0) add_to(bins.weights[bin], weight);
+      } else if (in) {
+        if (!kByNumber) atomicAdd(&bins.counts[bin], 1u);
+        if (!goal.counts) add_to(bins.weights[bin], weight_of(far));
+      }
+    });
+    meet();
+    Wide weight = 0;
+    unsigned count = 0, before = 0;  // of all blocks, and of the blocks before this one
+    if (thread < kBins) {
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block) {
+        if (block == static_cast<int>(blockIdx.x)) before = count;
+        if (!kByNumber) count += load_from(&bins.counts[thread], block);
+        if (!goal.counts) weight += load_from(&bins.weights[thread], block);
+      }
+    }
+    if (!reaches(goal, goal.counts ? count : weight, count, search)) return false;
+    range.first += static_cast<Wide>(search.at) << shift;
+    range.last = min(range.last, range.first + ((Wide{1} << shift) - 1));
+    if (!kByNumber && shift == kFirstShift) {
+      if (thread <= search.at && count != 0) {
+        atomicAdd(&search.crowd, count);
+        atomicAdd(&search.slot, before);
+      }
+      __syncthreads();
+      if (search.crowd <= kFew) {
+        few = static_cast<int>(search.crowd);
+        return true;
+      }
+    }
+    goal.rest -= search.before;
+    if (shift == 0 || search.count == 1 || (goal.counts && goal.rest == search.count)) return true;
+  }
+}
+
+// Brings the few tokens, with places up to `last`, into block 0. All threads of all blocks call it.
+// Nobody needs the shared memory of other blocks after it.
+__device__ __forceinline__ void gather(const Tokens& tokens, Wide last, Search& search) {
+  if (threadIdx.x < kFew) search.ranks[threadIdx.x] = 0;
+  tokens.each<KEEP>([&](int token, unsigned far, unsigned*) {
+    const Wide place = place_of(far, token);
+    if (place <= last) store_in(&search.few[atomicAdd(&search.slot, 1u)], 0, place);
+  });
+  meet();
+}
+
+// Sorts the few tokens. Returns the place of each thread's one. All threads of block 0 call it.
+__device__ __forceinline__ Wide sorted(int few, Search& search) {
+  constexpr int kOwners = 128;
+  const int thread = threadIdx.x;
+  for (int own = thread % kOwners; own < few; own += kOwners) {
+    const Wide place = search.few[own];
+    unsigned rank = 0;
+    for (int other = thread / kOwners; other < few; other += kThreads / kOwners) rank += search.few[other] < place;
+    atomicAdd(&search.ranks[own], rank);
+  }
+  const Wide own = thread < few ? search.few[thread] : 0;
+  __syncthreads();
+  if (thread < few) search.few[search.ranks[thread]] = own;
+  __syncthreads();
+  return thread < few ? search.few[thread] : ~Wide{0};
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) token_drawn(const Drawn d) {
   __shared__ Bests bests, others;
   __shared__ Search search;
   extern __shared__ unsigned kept[];
   begin();
   wait();
   const long long at = *d.position + 1;
+  const float temperature = __ldcg(d.numbers), top_p = __ldcg(d.numbers + 1), min_p = __ldcg(d.numbers + 2), top_k = __ldcg(d.numbers + 3);
+  const float uniform = __ldcg(d.uniforms + at);
   const Best best = best_of(d.logits, d.count, bests);
   const Best drawn = d.changed == d.logits ? best : best_of(d.changed, d.count, others);
   const bool usable = drawn.logit - drawn.logit == 0;  // else there are no probabilities: the token is the likeliest
 
-  int token = drawn.token;
+  int token = drawn.token, few = 0;
   bool writes = blockIdx.x == 0 && threadIdx.x == 0;
   if (usable) {
-    Tokens tokens{d.changed, drawn.logit, fminf(1 / __ldcg(d.numbers), 1e30f), d.count, kept + threadIdx.x};
+    const Tokens tokens{d.changed, drawn.logit, fminf(1 / temperature, 1e30f), d.count, kept + threadIdx.x};
     tokens.load();
-    Wide last = ~Wide{0};
-    unsigned farthest = kTooFar;
+    Range range{0, place_of(kTooFar, d.count - 1)};
+    enum Step { kTopK, kTopP, kDraw };
+    bool found = false;
+    Wide place = 0;  // of this thread's one of the few
     int turn = 0;
-    const auto search_in = [&](const Goal& goal) { return search_for(tokens, last, farthest, goal, search, turn); };
-    if (TOP) last = search_in(Goal{true, static_cast<Wide>(fmaxf(__ldcg(d.numbers + 3), 1)), 0, false}).last;
-    if (FILTER) {
-      const float top_p = __ldcg(d.numbers + 1), min_p = __ldcg(d.numbers + 2);
-      if (top_p < 1) last = min(last, search_in(Goal{false, 0, top_p, false}).last);
-      if (min_p > 0) farthest = static_cast<unsigned>(fminf(-logf(min_p), 31.5f) * 134217728.0f);
+    for (int step = TOP ? kTopK : kTopP; step <= kDraw; ++step) {
+      if (step == kTopP && !(FILTER && top_p < 1)) continue;
+      if (step == kDraw && FILTER && min_p > 0) {
+        const unsigned farthest = static_cast<unsigned>(fminf(-logf(min_p), 31.5f) * 134217728.0f);
+        range.last = min(range.last, place_of(farthest, -1));
+      }
+      range.first = 0;
+      Goal goal{step == kTopK, step == kTopP ? top_p : uniform, step == kDraw, step == kTopK ? static_cast<Wide>(fmaxf(top_k, 1)) : 0};
+      if (few == 0) {
+        found = search_for(tokens, range, goal, search, turn, few);
+        if (few == 0) continue;
+        gather(tokens, range.last, search);
+        if (blockIdx.x != 0) return;
+        place = sorted(few, search);
+      }
+      found = reaches(goal, place > range.last ? 0 : goal.counts ? 1 : weight_of(static_cast<unsigned>(place >> 32)), 0, search);
+      if (found) range.first = range.last = search.few[search.at];
     }
-    const Range range = search_in(Goal{false, 0, __ldcg(d.uniforms + at), true});
-    last = min(last, range.last);
-    writes = false;
-#pragma unroll 4
-    for (int i = 0; i < ITEMS && tokens.token(i) < d.count; ++i) {
-      const int own = tokens.token(i);
-      const unsigned far = tokens.far(i);
-      const Wide place = place_of(far, own);
-      if (place < range.first || place > last || far > farthest) continue;
-      token = own;
-      writes = true;
+    if (found && few != 0) token = static_cast<int>(range.last);
+    if (found && few == 0) {
+      writes = false;
+      tokens.each<KEEP>([&](int own, unsigned far, unsigned*) {
+        if (!range.has(place_of(far, own))) return;
+        token = own;
+        writes = true;
+      });
     }
   }
   if (writes) {
@@ -214,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(1024) token_drawn(const Drawn d) {
     d.result[0] = token;
     d.result[1] = best.logit - best.logit == 0 ? __ldcg(d.logits + token) - best.logit - logf(best.sum) : __int_as_float(0x7FC00000);
   }
-  meet();  // other blocks may still read bins of this one
+  if (few == 0) meet();  // other blocks may still read bins of this one
 }
 )cuda";
 
