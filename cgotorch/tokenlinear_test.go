@@ -273,7 +273,7 @@ func attendOnce(n *tokenNumbers, keyHeads, group, head, keys int64, edge string)
 	x, heads, first := n.x, keyHeads*group, int64(16*n.IntN(3))
 	blocks := (keys+15)/16 + int64(n.IntN(3))
 	pages := blocks + 3
-	memory := n.narrows(1, 2, pages, 16, keyHeads*head)
+	memory := n.narrows(1, 2, pages, keyHeads, 16, head)
 	order := n.Perm(int(pages))[:blocks]
 	table := make([]int64, 2*blocks)
 	for i, page := range order {
@@ -493,7 +493,7 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 			defer stop()
 			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "token_likeliest": Float64, "token_drawn": Float64}[name]
 			var written *Tensor
-			torchtest.Do(t, d, func(x *Exec) { written = x.Keep(x.Zeros(dtype, 2, 1, 16, 32)) })
+			torchtest.Do(t, d, func(x *Exec) { written = x.Keep(x.Zeros(dtype, 2, 1, 1, 16, 32)) })
 			defer written.Close()
 			a, b := twoStreams(t, d)
 			err = a.Do(func(x *Exec) error {

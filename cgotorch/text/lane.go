@@ -166,7 +166,7 @@ func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
 		return
 	}
 	x.Tidy(func() *cgotorch.Tensor {
-		rows := x.Narrow(x.View(l.pages.memory, -1, pageTokens, l.pages.width), 1, row, pageTokens-row)
+		rows := x.Narrow(x.View(l.pages.memory, -1, int64(l.d.c.keyHeads), pageTokens, int64(l.d.c.head)), 2, row, pageTokens-row)
 		return call(x, "aten::index_fill_.int_Scalar", rows, 0, x.Reshape(x.Narrow(s.table, 2, from, to-from), -1), 0)
 	}).Close()
 }
@@ -195,12 +195,12 @@ func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int
 		}
 	}
 	heads, keyHeads, head := int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.head)
-	byToken, byPage := x.View(l.pages.memory, -1, l.pages.width), x.View(l.pages.memory, -1, pageTokens*l.pages.width)
+	byToken, byPage := x.View(l.pages.memory, -1, head), x.View(l.pages.memory, -1, pageTokens*head) // of one head
 	p.attend = func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor {
 		v, k := &views[spanOf[layer]], within[layer]
-		fresh := x.Permute(x.View(x.Narrow(qkv, 1, int(heads), 2*int(keyHeads)), int64(rows), 2, l.pages.width), 1, 0, 2)
-		indexCopy(x, byToken, 0, x.View(x.Select(v.places, 0, k), -1), x.Reshape(fresh, int64(2*rows), l.pages.width))
-		all := x.View(x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), 2, -1, keyHeads, head)
+		fresh := x.Permute(x.View(x.Narrow(qkv, 1, int(heads), 2*int(keyHeads)), int64(rows), 2, keyHeads, head), 1, 0, 2, 3)
+		indexCopy(x, byToken, 0, x.View(x.Select(v.places, 0, k), -1), x.Reshape(fresh, -1, head))
+		all := x.Transpose(x.View(x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), 2, keyHeads, -1, head), 1, 2)
 		query, key, value := x.Narrow(qkv, 1, 0, int(heads)), x.Select(all, 0, 0), x.Select(all, 0, 1)
 		if d.flash {
 			return d.mixByFlash(x, d.layers[layer], query, key, value, v)
@@ -214,8 +214,8 @@ func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int
 // cacheView is what a pass needs to know of the pages of one span.
 type cacheView struct {
 	window int
-	places *cgotorch.Tensor // Int64 [layers, 2, rows]: where the keys and values of the rows go
-	table  *cgotorch.Tensor // Int64 [layers, 2*blocks]: the pages of keys, and those of values
+	places *cgotorch.Tensor // Int64 [layers, 2*rows*keyHeads]: where the keys and values of the rows go
+	table  *cgotorch.Tensor // Int64 [layers, 2*keyHeads*blocks]: the pages of keys, head by head, and those of values
 	mask   *cgotorch.Tensor // as sees returns it, or nil with flash attention
 
 	rowEnds, keyEnds *cgotorch.Tensor // Int32 [2]: 0 and the number of rows; 0 and the number of keys
@@ -224,12 +224,18 @@ type cacheView struct {
 
 func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, rows, blocks int) cacheView {
 	v := cacheView{window: s.window, rows: rows, keys: blocks * pageTokens}
-	layers := int64(len(s.layers))
-	v.table = x.Reshape(x.Narrow(s.table, 2, 0, blocks), layers, -1)
+	layers, keyHeads := int64(len(s.layers)), l.d.c.keyHeads
+	heads := x.Arange(cgotorch.Int64, 0, keyHeads, 1)
+	ofHeads := func(pages *cgotorch.Tensor) *cgotorch.Tensor { // pages of one head
+		return x.Add(x.MulScalar(pages, keyHeads), heads)
+	}
+	live := x.Narrow(s.table, 2, 0, blocks)
+	v.table = x.Reshape(x.Transpose(ofHeads(x.Unsqueeze(live, 3)), 2, 3), layers, -1)
 	first := x.AddScalar(s.before, 1)
 	offset := x.Sub(positions, first)
 	pages := x.IndexSelect(x.View(s.table, 2*layers, -1), 1, call(x, "aten::div.Scalar_mode", offset, pageTokens, "floor"))
-	v.places = x.View(call(x, "aten::add.Tensor", x.RemainderScalar(offset, pageTokens), pages, pageTokens), layers, 2, -1)
+	rowsOf := x.Unsqueeze(x.RemainderScalar(offset, pageTokens), 1)
+	v.places = x.View(x.Add(x.MulScalar(ofHeads(x.Unsqueeze(pages, 2)), pageTokens), rowsOf), layers, -1)
 	if !l.d.flash {
 		v.mask = l.d.sees(x, positions, x.Add(x.Arange(cgotorch.Int64, 0, v.keys, 1), first), s.window)
 		return v

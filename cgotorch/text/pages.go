@@ -14,8 +14,7 @@ const pageTokens = 16
 // values. Both have the same number, in two halves of the memory. Page 0 belongs to nobody: tables
 // name it where a sequence has no page.
 type pages struct {
-	memory *cgotorch.Tensor // [2, pages, pageTokens, width]
-	width  int64            // keyHeads*head
+	memory *cgotorch.Tensor // [2, pages, keyHeads, pageTokens, head]
 
 	mu   sync.Mutex
 	free []int64
@@ -24,8 +23,8 @@ type pages struct {
 
 // newPages makes a pool of n pages besides page 0, all of them free.
 func newPages(x *cgotorch.Exec, d *decoder, n int) *pages {
-	p := &pages{width: int64(d.c.keyHeads * d.c.head), all: n}
-	p.memory = x.Keep(x.Zeros(d.dtype, 2, int64(n)+1, pageTokens, p.width))
+	p := &pages{all: n}
+	p.memory = x.Keep(x.Zeros(d.dtype, 2, int64(n)+1, int64(d.c.keyHeads), pageTokens, int64(d.c.head)))
 	for i := n; i > 0; i-- {
 		p.free = append(p.free, int64(i))
 	}

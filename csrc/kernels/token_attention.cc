@@ -7,7 +7,7 @@
 //   cos, sin  [1, 1, turned] float32: the first `turned` elements of queries and keys are rotated;
 //             the sines of the first half are negative already
 //   position  [1] int64, the position of the token
-//   memory    [2, pages, 16, key_heads * HEAD], the cache: pages of 16 tokens
+//   memory    [2, pages, key_heads, 16, HEAD], the cache: pages of 16 tokens
 //   table     [2, blocks] int64: the pages of keys, and those of values, which count from `pages`
 //   before    [1] int64, the position before the first of the table
 //   sinks     [heads], scores that take weight and have no value
@@ -71,9 +71,8 @@ struct Inputs {
   double cap;
   const at::Tensor& arrived;
 
-  int64_t width() const { return memory.size(3); }
-  int64_t head() const { return (qkv.numel() - 2 * width()) / heads; }
-  int64_t key_heads() const { return width() / head(); }
+  int64_t head() const { return memory.size(4); }
+  int64_t key_heads() const { return memory.size(2); }
   int64_t turned() const { return cos.size(-1); }
   Norm norm() const { return !is_defined(query_norm) ? kNoNorm : query_norm->numel() == head() ? kOfEachHead : kOfAllHeads; }
 
@@ -84,17 +83,17 @@ struct Inputs {
   }
 
   void check() const {
-    TORCH_CHECK(memory.dim() == 4 && memory.size(0) == 2 && memory.size(2) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
-                ": memory is ", memory.sizes(), ", want a contiguous [2, pages, ", kPage, ", width]");
-    TORCH_CHECK(heads > 0 && qkv.numel() > 2 * width() && (qkv.numel() - 2 * width()) % heads == 0 && width() % head() == 0 && heads % key_heads() == 0,
-                kOperator, ": qkv is ", qkv.sizes(), ", which are not ", heads, " queries and keys and values of ", width(), " elements");
+    TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
+                ": memory is ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head]");
+    TORCH_CHECK(heads > 0 && heads % key_heads() == 0 && qkv.numel() == (heads + 2 * key_heads()) * head(), kOperator, ": qkv is ", qkv.sizes(), ", want ",
+                heads, " queries, and keys and values of ", key_heads(), " heads of ", head());
     TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
     const at::ScalarType wide = memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     check(qkv, "qkv", qkv.numel(), wide);
     TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
     if (norm() != kNoNorm) {
       check(*query_norm, "query_norm", norm() == kOfEachHead ? head() : heads * head(), wide);
-      check(*key_norm, "key_norm", norm() == kOfEachHead ? head() : width(), wide);
+      check(*key_norm, "key_norm", norm() == kOfEachHead ? head() : key_heads() * head(), wide);
     }
     TORCH_CHECK(cos.dim() > 0 && turned() % 2 == 0 && turned() <= head(), kOperator, ": cos is ", cos.sizes(), ", want an even number of elements up to ",
                 head());
@@ -131,13 +130,13 @@ at::Tensor by_operators(const Inputs& of) {
   const int64_t newest = of.position.item<int64_t>() - of.before.item<int64_t>() - 1;
   TORCH_CHECK(newest >= 0 && newest < of.table.size(1) * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.table.size(1), " blocks");
   const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0, block = oldest / kPage, blocks = newest / kPage - block + 1;
-  const at::Tensor pages = of.memory.view({-1, kPage, of.width()});
+  const at::Tensor pages = of.memory.view({-1, key_heads, kPage, head});
   // Writes new keys or values into the cache. Returns what the token sees: [key_heads, keys, HEAD].
   const auto seen = [&](int64_t kind, const at::Tensor& fresh) {
     const at::Tensor row = of.table.select(0, kind);
-    pages.select(0, row.select(0, newest / kPage).item<int64_t>()).select(0, newest % kPage).copy_(fresh.reshape({-1}));
-    const at::Tensor all = pages.index_select(0, row.narrow(0, block, blocks)).view({-1, key_heads, head});
-    return all.narrow(0, oldest - block * kPage, newest - oldest + 1).to(wide).transpose(0, 1);
+    pages.select(0, row.select(0, newest / kPage).item<int64_t>()).select(1, newest % kPage).copy_(fresh.view({key_heads, head}));
+    const at::Tensor all = pages.index_select(0, row.narrow(0, block, blocks)).transpose(0, 1).reshape({key_heads, -1, head});
+    return all.narrow(1, oldest - block * kPage, newest - oldest + 1).to(wide);
   };
   const at::Tensor query = made(0, of.heads, of.query_norm).view({key_heads, -1, head});
   const at::Tensor key = seen(0, made(of.heads, key_heads, of.key_norm));
@@ -185,10 +184,23 @@ struct Layout {
   int blocks_beside;  // that a multiprocessor has room for
 };
 
-Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads) {
-  // About one block on each multiprocessor leaves room for the blocks of the next kernel.
-  const int cluster = key_heads < 32 ? 8 : key_heads < 64 ? 4 : 2;
-  Layout made{chip.capability >= 90 ? cluster : 1, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+// Returns how many tiles a cluster has at least. Another cluster of a key head costs a merge, so each
+// has some work: 2048 keys of 128 elements for each of its blocks.
+int64_t share_of(int cluster, int64_t head) { return std::max<int64_t>(cluster * 16 * 128 / head, 1); }
+
+// Returns the number of blocks of a cluster. With more than one block on each multiprocessor, large
+// clusters run one after another: some wait until a whole cluster has room.
+int cluster_of(const CudaChip& chip, int64_t head, int64_t key_heads, int64_t tiles) {
+  if (chip.capability < 90) return 1;
+  const int most = key_heads < 32 ? 8 : key_heads < 64 ? 4 : 2;
+  int cluster = 2;
+  while (cluster < most && kWarps * cluster < tiles) cluster *= 2;
+  const int64_t share = share_of(cluster, head), splits = (tiles + share - 1) / share;
+  return key_heads * splits * cluster <= chip.multiprocessors ? cluster : 2;
+}
+
+Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads, int64_t tiles) {
+  Layout made{cluster_of(chip, head, key_heads, tiles), 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
   const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 96 * group + 256;  // in static shared memory, at most
   // Two blocks beside each other hide each other's waits. Too few stages hide none of the memory's.
   for (made.blocks_beside = 2; made.blocks_beside > 0; --made.blocks_beside) {
@@ -228,14 +240,12 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
   TORCH_CHECK(blocks * kPage < INT32_MAX && of.memory.size(1) < INT32_MAX / 2 && of.qkv.numel() < INT32_MAX, kOperator, ": the table ", of.table.sizes(),
               ", the cache ", of.memory.sizes(), " or qkv ", of.qkv.sizes(), " is too large");
   const Edge edge = edge_of(kOperator, edge_name, device);
-  const Layout layout = layout_of(chip, head, group, key_heads);
-  TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
-
-  // Another cluster of a key head costs a merge. So each has some work: 2048 keys of 128 elements.
-  constexpr int64_t kShare = 16 * 128;
-  const int64_t share = std::max<int64_t>(layout.cluster * kShare / head, 1);
   const int64_t window = std::min<int64_t>(of.window, INT32_MAX);
   const int64_t tiles = window > 0 ? std::min(blocks, (window + 14) / kPage + 1) : blocks;  // that have visible keys, at most
+  const Layout layout = layout_of(chip, head, group, key_heads, tiles);
+  TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
+
+  const int64_t share = share_of(layout.cluster, head);
   const int64_t room = std::max<int64_t>(layout.blocks_beside * chip.multiprocessors / (layout.cluster * key_heads), 1);
   const int64_t splits = std::clamp<int64_t>((tiles + share - 1) / share, 1, room);
   // One cluster of a short context needs a stage for each tile's keys, and one for its values.

@@ -57,8 +57,8 @@ extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAtt
   const int step = kWarps * CLUSTER * splits, own = (warp * CLUSTER + rank) * splits + split;
   const int count = tiles > own ? (tiles - own + step - 1) / step : 0;  // tiles of this warp: own, own + step and so on
   const bool brings = (tiles - 1) % (CLUSTER * splits) == rank * splits + split;  // the last tile is one of this block's
-  const size_t width = static_cast<size_t>(a.key_heads) * HEAD;
-  Raw* const memory = a.memory + key_head * HEAD;
+  const size_t page_size = static_cast<size_t>(a.key_heads) * kTile * HEAD;
+  Raw* const memory = a.memory + key_head * kTile * HEAD;
 
   // Asks for the keys or the values of the n-th tile of this warp. Each lane keeps the pages of one
   // of 32 tiles. What the token does not see becomes zeros.
@@ -73,13 +73,13 @@ extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAtt
           value_page = static_cast<int>(__ldcg(a.table + a.values + first_tile + tile));
         }
       }
-      const Raw* const page = memory + __shfl_sync(kAll, values ? value_page : key_page, n % 32) * (kTile * width);
+      const Raw* const page = memory + __shfl_sync(kAll, values ? value_page : key_page, n % 32) * page_size;
       const int from = (first_tile + own + n * step) * kTile;
       const unsigned to = address_of(ring + stage * kStage);
 #pragma unroll
       for (int i = 0; i < kTile * kChunks / 32; ++i) {
         const int at = i * 32 + lane, row = at / kChunks, chunk = at % kChunks;
-        copy(to + (values ? value_at(row, chunk) : key_at(row, chunk)) * 2, page + row * width + chunk * 8,
+        copy(to + (values ? value_at(row, chunk) : key_at(row, chunk)) * 2, page + row * HEAD + chunk * 8,
              from + row >= oldest && from + row < newest ? 16 : 0);
       }
     }
@@ -91,8 +91,8 @@ extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAtt
   Raw *key_place = nullptr, *value_place = nullptr;
   if (brings) {
     const long long* const pages = a.table + newest / kTile;
-    key_place = memory + (__ldcg(pages) * kTile + newest % kTile) * width;
-    value_place = memory + (__ldcg(pages + a.values) * kTile + newest % kTile) * width;
+    key_place = memory + __ldcg(pages) * page_size + newest % kTile * HEAD;
+    value_place = memory + __ldcg(pages + a.values) * page_size + newest % kTile * HEAD;
   }
   Heads heads;
   heads.load_norms(a, key_head, brings);

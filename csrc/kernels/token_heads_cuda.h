@@ -16,7 +16,7 @@ struct TokenAttention {
   const long long* position;
   const long long* before;
   const long long* table;   // [2][blocks]
-  Raw* memory;              // [pages][16][key_heads * HEAD]
+  Raw* memory;              // [pages][key_heads][16][HEAD]
   const Raw* sinks;
   Raw* out;                 // [heads][HEAD]
   float* partial;           // of splits: for each block kPart sums and GROUP states

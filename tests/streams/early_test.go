@@ -57,7 +57,7 @@ type attention struct {
 func (s *scene) attention() *attention {
 	a := &attention{qkv: s.shared(1, 96), turn: s.shared(1, 1, 32), arrived: s.sharedOf(cgotorch.Int32, 8),
 		position: s.sharedOf(cgotorch.Int64, 1), before: s.sharedOf(cgotorch.Int64, 1), table: s.sharedOf(cgotorch.Int64, 2, 2, 2),
-		memory: s.sharedOf(cgotorch.BFloat16, 2, 4, 16, 32), norm: s.shared(32)}
+		memory: s.sharedOf(cgotorch.BFloat16, 2, 4, 1, 16, 32), norm: s.shared(32)}
 	s.do(s.a, func(x *cgotorch.Exec) {
 		x.ZeroInPlace(a.arrived).Close()
 		x.Call("aten::neg_", a.before) // so that position 0 is the first
