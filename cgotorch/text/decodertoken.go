@@ -2,6 +2,7 @@ package text
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -33,11 +34,16 @@ import (
 type KernelStats struct {
 	Own    bool   // those of this library, which read the weights at the memory's speed
 	Reason string // why it is LibTorch's operators, if Own is false
+
+	// Search is how long Open has looked for the fastest sizes of these kernels. It is 0 if they were
+	// in the user's cache folder, from an earlier Open of a model of these shapes on such a card, and
+	// for models below 256 MB.
+	Search time.Duration
 }
 
 // KernelStats tells how the model computes the tokens of an answer. It does not wait.
 func (m *Model) KernelStats() KernelStats {
-	return KernelStats{Own: m.d.edge != "", Reason: m.d.notOwn}
+	return KernelStats{Own: m.d.edge != "", Reason: m.d.notOwn, Search: m.searched}
 }
 
 // kernels tells which kernels a model on a device takes: whether prompts take flash attention, and
@@ -140,7 +146,7 @@ func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear,
 	if l.codes != nil {
 		weight, of = l.codes.typed(x), []any{l.codes.scale, d.dtype}
 	}
-	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, []int64{}}
+	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, append([]int64{}, l.ring...)}
 	return call(x, "streamtorch::token_linear", append(args, of...)...)
 }
 

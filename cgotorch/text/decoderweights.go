@@ -16,6 +16,7 @@ type linear struct {
 	weight, bias *cgotorch.Tensor // [rows, in] and [rows]; bias is nil if there is none
 	parts        []nn.Linear      // views of both, one for each tensor of the files
 	codes        *codes           // in place of weight and parts, or nil: Note [Weights of 8 bits]
+	ring         []int64          // of a token's product, or nil: Note [Search of sizes]
 
 	names []string // of the weights of the parts, in the files
 	rows  []int    // of each part

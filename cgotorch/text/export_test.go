@@ -15,9 +15,9 @@ func (c *Conversation) StepUnderNoWaits(o GenerateOptions) error {
 	c.m.lane.loaded = nil
 	return c.enter(len(c.tokens), len(c.tokens)+1, func(x *cgotorch.Exec) error {
 		l := c.m.lane
-		for run := range 3 { // the first one allocates memory, and the second one captures the step on CUDA
+		for run := range 5 { // on CUDA each of two results has a step that allocates memory, and one that captures
 			a.load(x, l, nil)
-			if run == 2 {
+			if run == 4 {
 				x = x.NoWaits()
 			}
 			l.layers(x, a.f, c.live(len(c.tokens)+1))
@@ -45,3 +45,18 @@ func (m *Model) Edge(name string) {
 // Folder is that from which the model was opened, and DType that of its weights.
 func (m *Model) Folder() string        { return m.folder }
 func (m *Model) DType() cgotorch.DType { return m.d.dtype }
+
+// Sizes, Ring and Search are those of Note [Search of sizes].
+type (
+	Sizes = sizes
+	Ring  = ring
+)
+
+var Search = search
+
+// StoredSizes are sizes that lie in the user's cache folder.
+type StoredSizes struct{ storedSizes }
+
+func (s *StoredSizes) File() string { return s.file() }
+func (s *StoredSizes) Read() bool   { return s.read() }
+func (s *StoredSizes) Write()       { s.write() }

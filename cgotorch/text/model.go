@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -65,6 +66,7 @@ type Model struct {
 	context      int
 	quantize     string
 	narrowed     float64 // the relative error of quantize
+	searched     time.Duration
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -241,6 +243,9 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	})
 	if err == nil {
 		err = m.fill(o, files)
+	}
+	if err == nil {
+		err = m.choose()
 	}
 	return err
 }

@@ -186,6 +186,14 @@ ct_status* ct_device_capability(ct_device device, int32_t* out) noexcept {
   return ct::on_device(device, [&](c10::Device where) { *out = where.is_cuda() ? ct::cuda().chip(where.index()).capability : 0; });
 }
 
+const char* ct_device_name(ct_device device) noexcept {
+  const char* name = "";
+  ct_status_free(ct::on_device(device, [&](c10::Device where) {
+    if (where.is_cuda()) name = ct::cuda().chip(where.index()).name;
+  }));
+  return name;
+}
+
 ct_status* ct_device_synchronize(ct_device device) noexcept {
   return ct::on_device(device, [](c10::Device where) {
     //edge:device-synchronize TestStream_HostWaits gpu

@@ -54,6 +54,7 @@ struct CudaChip {
   int capability;     // 10 * major + minor
   int shared_memory;  // bytes that a block can have, if its launch asks for them
   bool cooperative;   // whether a launch can ask that all of its blocks run at the same time
+  const char* name;   // lives as long as the process
 };
 
 // An observer of calls to CUDA. It is called on the thread that calls CUDA, before the call is

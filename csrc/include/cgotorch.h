@@ -108,6 +108,9 @@ ct_status* ct_device_check(ct_device device) CT_NOEXCEPT;
 
 /* Writes 10 * major + minor of a CUDA device's compute capability, and 0 for the CPU. */
 ct_status* ct_device_capability(ct_device device, int32_t* out) CT_NOEXCEPT;
+/* Returns the name that CUDA gives a device, or "" for the CPU and for a device that is not there.
+ * The text lives as long as the process. */
+const char* ct_device_name(ct_device device) CT_NOEXCEPT;
 
 /* Waits for every stream of the device. */
 ct_status* ct_device_synchronize(ct_device device) CT_NOEXCEPT;

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "8cf59b3a5492ff703933cb3333297e531fbeb047a47b2ccb8cc3c9dbe2694a3a"
+const Source = "4381601127c0ebd137b61f2177f2c944dea7b25c6b3c29e7a6f8254b29d71625"

@@ -26,6 +26,7 @@ var functions = [...]string{
 	"ct_cuda_count",
 	"ct_device_check",
 	"ct_device_capability",
+	"ct_device_name",
 	"ct_device_synchronize",
 	"ct_memory_stats",
 	"ct_memory_reset_peak",
@@ -279,6 +280,13 @@ func DeviceCapability(device Device, out *int32) *Status {
 		return unready
 	}
 	return C.ct_device_capability(*(*C.ct_device)(unsafe.Pointer(&device)), (*C.int32_t)(out))
+}
+
+func DeviceName(device Device) string {
+	if Ready() != nil {
+		return ""
+	}
+	return C.GoString(C.ct_device_name(*(*C.ct_device)(unsafe.Pointer(&device))))
 }
 
 func DeviceSynchronize(device Device) *Status {

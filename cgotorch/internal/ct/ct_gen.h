@@ -69,6 +69,7 @@ typedef struct {
   int32_t (*ct_cuda_count)(char** why);
   ct_status* (*ct_device_check)(ct_device device);
   ct_status* (*ct_device_capability)(ct_device device, int32_t* out);
+  const char* (*ct_device_name)(ct_device device);
   ct_status* (*ct_device_synchronize)(ct_device device);
   ct_status* (*ct_memory_stats)(ct_device device, ct_memory* out);
   ct_status* (*ct_memory_reset_peak)(ct_device device);
@@ -234,6 +235,7 @@ static inline void ct_text_free(char* text) { ct_table.ct_text_free(text); }
 static inline int32_t ct_cuda_count(char** why) { return ct_table.ct_cuda_count(why); }
 static inline ct_status* ct_device_check(ct_device device) { return ct_table.ct_device_check(device); }
 static inline ct_status* ct_device_capability(ct_device device, int32_t* out) { return ct_table.ct_device_capability(device, out); }
+static inline const char* ct_device_name(ct_device device) { return ct_table.ct_device_name(device); }
 static inline ct_status* ct_device_synchronize(ct_device device) { return ct_table.ct_device_synchronize(device); }
 static inline ct_status* ct_memory_stats(ct_device device, ct_memory* out) { return ct_table.ct_memory_stats(device, out); }
 static inline ct_status* ct_memory_reset_peak(ct_device device) { return ct_table.ct_memory_reset_peak(device); }

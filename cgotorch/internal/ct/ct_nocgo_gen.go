@@ -105,6 +105,13 @@ func DeviceCapability(device Device, out *int32) *Status {
 	panic(absent)
 }
 
+func DeviceName(device Device) string {
+	if Ready() != nil {
+		return ""
+	}
+	panic(absent)
+}
+
 func DeviceSynchronize(device Device) *Status {
 	if Ready() != nil {
 		return unready
