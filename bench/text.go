@@ -135,7 +135,11 @@ func (r *textRun) tokens(length int) error {
 		rest = append(rest, reply.Prompt)
 		return reply.Milliseconds, err
 	}
-	values, err := interleave(r.c.roundsOr(7), ours, r.peers[0].value("milliseconds", "block", "context", length, "steps", steps), transformers)
+	sides := []side{ours, r.peers[0].value("milliseconds", "block", "context", length, "steps", steps), transformers}
+	if r.c.device.IsCUDA() {
+		sides = append(sides, r.peers[0].value("milliseconds", "block", "context", length, "steps", steps, "form", "compiled"))
+	}
+	values, err := interleave(r.c.roundsOr(7), sides...)
 	if err != nil {
 		return err
 	}
@@ -148,6 +152,9 @@ func (r *textRun) tokens(length int) error {
 		peer = "PyTorch eager"
 	}
 	r.emit(inTurns(name+"token", values[0], "ms", peer, values[1], lower, fmt.Sprintf("ours %v; peer %v; %s", values[0], values[1], common)))
+	if r.c.device.IsCUDA() {
+		r.emit(inTurns(name+"token-compile", values[0], "ms", "torch.compile in a graph", values[3], lower, common))
+	}
 	r.emit(inTurns(name+"token-generate", values[0], "ms", "transformers generate", values[2], lower, common))
 	r.emit(inTurns(name+"prompt-generate", prompts[1:], "ms", "transformers generate", rest[1:], lower, "the first token with its prompt; "+common))
 	drawn := text.GenerateOptions{Temperature: 0.8, TopK: 50, TopP: 0.95}

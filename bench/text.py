@@ -1,5 +1,6 @@
 """A decoder of Llama's shapes in PyTorch, with random bfloat16 weights: its token at batch 1, and the load of a folder with transformers."""
 
+import copy
 import gc
 import time
 
@@ -52,18 +53,31 @@ class Decoder:
         gate, up = F.linear(F.rms_norm(h, width, second_norm, 1e-5), gate_up).chunk(2, -1)
         return h + F.linear(F.silu(gate) * up, down)
 
+    def end(self, h):
+        return F.linear(F.rms_norm(h, h.shape[-1:], self.norm, 1e-5), self.last).argmax(-1)
+
     def step(self):
         h = F.embedding(self.token, self.embedding)
         for layer in self.layers:
             h = self.layer(h, *layer)
-        self.token.copy_(F.linear(F.rms_norm(h, h.shape[-1:], self.norm, 1e-5), self.last).argmax(-1))
+        self.token.copy_(self.end(h))
+
+    def compiled(self):
+        """The same decoder, its layers and its end compiled by torch.compile's longest search."""
+        from torch._inductor import config
+
+        config.coordinate_descent_tuning = True
+        options = {"mode": "max-autotune-no-cudagraphs", "fullgraph": True, "dynamic": False}
+        other = copy.copy(self)
+        other.layer, other.end = torch.compile(self.layer, **options), torch.compile(self.end, **options)
+        return other
 
 
 @torch.inference_mode()
 def prepare(*, config, device, contexts, graph):
-    """Makes decoders that have so many tokens of context, in a CUDA graph each if graph is set."""
+    """Makes decoders that have so many tokens of context. With graph each is in a CUDA graph, by itself and compiled."""
     state.clear()
-    state["device"], state["step"], state["decoders"] = device, {}, []
+    state["device"], state["step"], state["compiled"], state["decoders"] = device, {}, {}, []
     dtype = torch.bfloat16
     for context in contexts:
         decoder = Decoder(config, device, dtype, context)
@@ -71,6 +85,9 @@ def prepare(*, config, device, contexts, graph):
         step = decoder.step
         if graph:
             step = captured(step)
+            compiled = decoder.compiled()
+            state["decoders"].append(compiled)
+            state["compiled"][context] = captured(compiled.step)
         state["step"][context] = step
 
 
@@ -88,9 +105,9 @@ def captured(step):
 
 
 @torch.inference_mode()
-def block(*, context, steps):
+def block(*, context, steps, form="step"):
     """Milliseconds per token, of so many between two synchronisations."""
-    return {"milliseconds": seconds(state["device"], state["step"][context], steps) * 1e3}
+    return {"milliseconds": seconds(state["device"], state[form][context], steps) * 1e3}
 
 
 def prepare_transformers(*, config, device):
