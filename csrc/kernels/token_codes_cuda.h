@@ -41,24 +41,9 @@ __device__ __forceinline__ void multiply(float (&sums)[4], unsigned first, unsig
 extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linear l, const __grid_constant__ Map map) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[2][kWarps][kRows];
-  Raw* const x = reinterpret_cast<Raw*>(shared + l.stages * kBoxBytes);
-  float* const room = reinterpret_cast<float*>(x + 2 * kPadded);
-  unsigned long long* const barriers = reinterpret_cast<unsigned long long*>(room + 2 * kWarps);
-  const unsigned full = address_of(barriers), empty = full + 8 * l.stages;
+  const Shared s(shared, l, kWarps);
+  if (!computes<kWarps>(l, map, s)) return;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-  begin();
-  if (warp == kWarps) {
-    if (lane == 0) make_ring(l, map, full, empty, kWarps);
-    __syncwarp();
-    asm volatile("bar.arrive 2, 288;" ::: "memory");  // the barriers of the ring are made
-    if (lane == 0) copy_boxes(l, map, address_of(shared), full, empty);
-    return;  // other threads of the block wait for the kernel before
-  }
-  Norms<32 * kWarps> norms;
-  norms.load(l);
-  asm volatile("bar.sync 2, 288;" ::: "memory");
-  wait();
-  make_input<32 * kWarps>(l, norms, x, room);
   const int groups = groups_of(l), pairs = pairs_of(l);
   Place from;
   int turn = 0;
@@ -74,20 +59,20 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
       if (of.second < l.rows) scale.y = l.scale[of.second];
     }
     float sums[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-    for (int box = 0; box < kBoxes; ++box) {
-      Barrier{full + 8 * from.stage}.wait_for(from.phase);
+    for (int box = 0; box < BOXES; ++box) {
+      Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
 #pragma unroll
       for (int line = 0; line < kLine / 128; line += kWarps) {
         if (kLine % (128 * kWarps) != 0 && line + warp >= kLine / 128) continue;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int at = (line + warp) * 128 + half * 64 + t * 16;  // 16 columns of this lane
-          const unsigned char* const codes = shared + from.stage * kBoxBytes + g * kLine + at;
+          const unsigned char* const codes = s.ring + from.stage * kBoxBytes + g * kLine + at;
           const uint4 first = *reinterpret_cast<const uint4*>(codes);
           uint4 second = make_uint4(0, 0, 0, 0), x0 = second, x1 = second;
           if (PAIRS == 8) second = *reinterpret_cast<const uint4*>(codes + 8 * kLine);
           if (g < 2) {
-            const uint4* const inputs = reinterpret_cast<const uint4*>(x + 2 * (box * kWidth + at)) + g;
+            const uint4* const inputs = reinterpret_cast<const uint4*>(s.x + 2 * (box * WIDTH + at)) + g;
             x0 = inputs[0];
             x1 = inputs[2];
           }
@@ -98,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
         }
       }
       __syncwarp();
-      if (lane == 0) Barrier{empty + 8 * from.stage}.arrive();
+      if (lane == 0) Barrier{s.empty + 8 * from.stage}.arrive();
       from.advance(l.stages);
     }
     if (t == 0) {

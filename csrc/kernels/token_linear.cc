@@ -28,9 +28,9 @@
 // rounded.
 //
 // `sizes` says which kernel runs. [0] is token_linear_direct. [stages, window] is a ring of so many
-// boxes, of which at most `window` are on their way. With [] the operator chooses. Codes have the
-// ring alone, and below compute capability 9.0 there is no ring. The kernels: token_linear_cuda.h.
-// On the CPU, LibTorch's operators do the work.
+// boxes, of which at most `window` are on their way: boxes of 768 to 1024 columns, or twice as many
+// of 512. With [] the operator chooses. Codes have the ring alone, and below compute capability 9.0
+// there is no ring. The kernels: token_linear_cuda.h. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
@@ -54,6 +54,7 @@
 #include "kernels/inputs.h"
 #include "kernels/token_boxes_cuda.h"
 #include "kernels/token_codes_cuda.h"
+#include "kernels/token_direct_cuda.h"
 #include "kernels/token_linear_cuda.h"
 #include "kernels/token_ring_cuda.h"
 #include "kernels/variants.h"
@@ -171,18 +172,39 @@ struct Linear {
   int window;
 };
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, bool boxes, int pairs) {
+// How a row is cut: into boxes for the ring, or else into pieces of 1024 columns.
+struct Cut {
+  int boxes = 0, width = 0;  // boxes of so many columns
+  int padded;                // columns of the product's input in shared memory
+
+  // A warp multiplies 256 columns at a time, or with codes eight warps 1024 together. So other
+  // widths cost up to 20 % more. What is behind the last column is not read.
+  Cut(int64_t columns, bool coded, bool ring) : padded(static_cast<int>((columns + 1023) / 1024 * 1024)) {
+    if (!ring) return;
+    for (const int of : {1024, 768, 512}) {
+      const int count = static_cast<int>((columns + of - 1) / of);
+      if (boxes != 0 && (coded || count * of >= padded)) continue;
+      boxes = count, width = of, padded = count * of;
+    }
+  }
+  // How many boxes stand for one of 1024 columns, or nearly so.
+  int finer() const { return 1024 / width; }
+};
+
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int pairs) {
   const at::ScalarType dtype = of.dtype(), input = of.input.scalar_type();
   const int codes = !of.coded() ? 0 : of.weight.scalar_type() == at::kChar ? 1 : 2;  // as in the CUDA text
-  const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), boxes,
+  const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), cut.boxes,
                        codes, pairs);
   return variant_of(key, [&] {
     Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
                      define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};
-    if (boxes) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : kTokenCodesText);
+    if (cut.boxes == 0) made.source += kTokenDirectText;
+    if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : kTokenCodesText);
     made.most_shared_memory = true;
     return made;
   });
@@ -213,35 +235,39 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
            is_defined(of.sum) ? of.sum->mutable_data_ptr() : nullptr, read(of.residual), read(of.scale), out.mutable_data_ptr(), static_cast<float>(of.eps),
            static_cast<int>(of.rows()), 0, 0};
   const c10::Stream stream = images::stream_of(of.weight);
-  const int pairs = static_cast<int>((of.rows() + 1) / 2), in_row = static_cast<int>((of.columns() + 1023) / 1024), input_bytes = in_row * (of.coded() ? 4096 : 2048);
+  const int pairs = static_cast<int>((of.rows() + 1) / 2);
   TORCH_CHECK(sizes.empty() || (sizes.size() == 1 && sizes[0] == 0 && !of.coded()) || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator,
               ": sizes is ", sizes, ", want [], [0] or [stages, window], and [0] not with codes");
-  const bool boxes = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
-  if (!boxes) {
+  const bool ring = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
+  const int element = of.coded() ? 1 : 2, warps = of.coded() ? 8 : 4;  // as in the CUDA text
+  const Cut cut(of.columns(), of.coded(), ring);
+  const int input_bytes = cut.padded * (of.coded() ? 4 : 2);
+  if (!ring) {
     void* arguments[] = {&l};
     const int blocks = std::min(2 * chip.multiprocessors, (pairs + 7) / 8);
-    cuda().launch(program_of(of, edge, false, 4), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
+    cuda().launch(program_of(of, edge, cut, 4), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
     return out;
   }
   // A block gets as many boxes as it copies, but not more than there is room for.
   const int in_group = of.coded() ? pairs_of_codes(pairs, chip.multiprocessors) : 4;
-  const int element = of.coded() ? 1 : 2, warps = of.coded() ? 8 : 4;  // as in the CUDA text
-  const int line = static_cast<int>(((of.columns() + in_row - 1) / in_row * element + 127) / 128 * 128), box_bytes = line * 2 * in_group;
+  const int line = cut.width * element, box_bytes = line * 2 * in_group;
   const int groups = (pairs + in_group - 1) / in_group;
-  const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * in_row;
+  const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * cut.boxes;
   const int kept = input_bytes + 8 * warps, of_sums = of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
   const int room = (chip.shared_memory - kept - of_sums - 32) / (box_bytes + 16);
-  l.stages = std::min({sizes.empty() ? 10 : static_cast<int>(std::min<int64_t>(sizes[0], INT16_MAX)), copies, room});
   // Where a block copies few boxes, the loads of its input count for more than the boxes that they
   // wait behind.
-  const int window = copies <= 8 ? 2 : 3;
-  l.window = std::min(sizes.empty() ? window : static_cast<int>(std::min<int64_t>(sizes[1], INT16_MAX)), l.stages);
+  const auto size = [&](size_t i, int64_t own) {
+    return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.finer();
+  };
+  l.stages = std::min({size(0, 10), copies, room});
+  l.window = std::min(size(1, copies <= 8 * cut.finer() ? 2 : 3), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
   CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.weight.size(1) * element,
                                static_cast<int>(2 * in_group / matrices), line);
   void* arguments[] = {&l, &map};
-  cuda().launch(program_of(of, edge, true, in_group), of.coded() ? "token_linear_codes" : "token_linear_boxes", stream, blocks, 32 * (warps + 1), arguments,
+  cuda().launch(program_of(of, edge, cut, in_group), of.coded() ? "token_linear_codes" : "token_linear_boxes", stream, blocks, 32 * (warps + 1), arguments,
                 l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }

@@ -3,7 +3,8 @@
 // A product of one row reads each weight once, so the memory's speed bounds it. Two of its outputs
 // are a pair. Three kernels compute it:
 //
-//   token_linear_direct   each warp computes pairs, and loads their weights into registers
+//   token_linear_direct   each warp computes pairs, and loads their weights into registers:
+//                         token_direct_cuda.h
 //   token_linear_boxes    one thread of a block copies boxes of weights into a ring in shared
 //                         memory, and each of four warps computes pairs: token_boxes_cuda.h
 //   token_linear_codes    the same ring with weights of 8 bits; the warps share all pairs of a
@@ -19,6 +20,7 @@
 //   PAIRS     pairs in a group, which a block computes together
 //   INPUT     the dtype of `input`: DTYPE or Float
 //   COLUMNS   the elements of a row, a multiple of 8
+//   PADDED    the elements of the product's input in shared memory: the last ones are zeros
 //   NORM      1: the input goes through an RMS norm first
 //   LATE      1: the normed `late` is added to the input before that, and the sum is written
 //   OFFSET    what is added to the weights of both norms: 0 or 1
@@ -57,8 +59,6 @@ struct Linear {
 };
 
 constexpr bool kTwoMatrices = EPILOGUE >= 3;
-constexpr int kBoxes = (COLUMNS + 1023) / 1024;  // in a row
-constexpr int kPadded = kBoxes * 1024;  // columns of the input in shared memory: the last are zeros
 
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
@@ -131,16 +131,16 @@ __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
 #endif
 }
 
-// Writes the input of the product into x, in shared memory: kPadded numbers in DTYPE, or with codes
-// 2 * kPadded in float16, eight high parts and eight low parts in turn. `room` has 2 * kThreads / 32
+// Writes the input of the product into x, in shared memory: PADDED numbers in DTYPE, or with codes
+// 2 * PADDED in float16, eight high parts and eight low parts in turn. `room` has 2 * kThreads / 32
 // floats.
 template <int kThreads>
 __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads>& norms, Raw* x, float* room) {
   constexpr int kSteps = Norms<kThreads>::kSteps;
   const int thread = threadIdx.x;
-  if (kPadded > COLUMNS) {
+  if (PADDED > COLUMNS) {
     const float zeros[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (int at = COLUMNS + thread * 8; at < kPadded; at += kThreads * 8) put(x, at, zeros);
+    for (int at = COLUMNS + thread * 8; at < PADDED; at += kThreads * 8) put(x, at, zeros);
   }
   if constexpr (sizeof(INPUT::Raw) == 2) {
     constexpr int kTogether = kSteps < 8 ? kSteps : 8;
@@ -284,75 +284,6 @@ struct Pair {
 
 __device__ __forceinline__ int pairs_of(const Linear& l) { return (l.rows + 1) / 2; }
 
-#if CODES == 0
-// ---- weights into registers
-
-__device__ __forceinline__ uint4 load_weights(const Raw* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-  return v;
-}
-
-// The weights of one lane, in 1024 columns of a pair.
-struct Piece {
-  uint4 first[4], second[4];
-
-  __device__ __forceinline__ void load(const Linear& l, int pair, int piece) {
-    const Pair of(l, pair);
-    const Raw* const a = l.weight + static_cast<size_t>(of.first) * COLUMNS;
-    const Raw* const b = l.weight + static_cast<size_t>(of.second < l.rows ? of.second : of.first) * COLUMNS;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = piece * 1024 + i * 256 + threadIdx.x % 32 * 8;
-      first[i] = second[i] = make_uint4(0, 0, 0, 0);
-      if (COLUMNS % 1024 != 0 && at >= COLUMNS) continue;
-      first[i] = load_weights(a + at);
-      second[i] = load_weights(b + at);
-    }
-  }
-};
-
-extern "C" __global__ void __launch_bounds__(256, 2) token_linear_direct(const Linear l) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  Raw* const x = reinterpret_cast<Raw*>(shared);
-  float* const room = reinterpret_cast<float*>(x + kPadded);
-  begin();
-  const int lane = threadIdx.x % 32, warps = gridDim.x * 8, pairs = pairs_of(l);
-  int pair = blockIdx.x + threadIdx.x / 32 * gridDim.x, piece = 0;
-  Piece next;
-  if (pair < pairs) next.load(l, pair, 0);
-  Norms<256> norms;
-  norms.load(l);
-  wait();
-  make_input<256>(l, norms, x, room);
-  float a[2] = {0, 0}, b[2] = {0, 0};
-  float2 add = make_float2(0, 0);
-  while (pair < pairs) {
-    const Piece now = next;
-    const int of = pair, from = piece * 1024;
-    if (piece == 0) {
-      a[0] = a[1] = b[0] = b[1] = 0;
-      if (lane == 0) add = Pair(l, of).addends(l);
-    }
-    if (++piece == kBoxes) {
-      piece = 0;
-      pair += warps;
-    }
-    if (pair < pairs) next.load(l, pair, piece);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float v[8];
-      widen(*reinterpret_cast<const Eight*>(x + from + i * 256 + lane * 8), v);
-      multiply(a[0], a[1], now.first[i], v);
-      multiply(b[0], b[1], now.second[i], v);
-    }
-    if (piece == 0) {
-      const float first = sum_of_warp(a[0] + a[1]), second = sum_of_warp(b[0] + b[1]);
-      if (lane == 0) Pair(l, of).write(l, first, second, add);
-    }
-  }
-}
-#endif
 )cuda";
 
 }  // namespace ct

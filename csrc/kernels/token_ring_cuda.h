@@ -1,10 +1,13 @@
 // The CUDA text of a ring of boxes in shared memory, for the kernels of token_linear.cc that copy
 // their weights by TMA, cp.async.bulk.tensor. It needs compute capability 9.0.
 //
-// A group is PAIRS pairs of rows. A box is kLine bytes of each of its rows, and lies in shared
-// memory as [matrix][row][kWidth]. One thread of a block copies the boxes of the block's groups.
-// Few boxes are on their way at the same time, because the small loads of the other threads wait
-// behind them.
+// A group is PAIRS pairs of rows. A box is WIDTH columns of each of its rows, and lies in shared
+// memory as [matrix][row][WIDTH]. A row has BOXES of them, whole lines of 128 bytes, which are copied
+// faster. What is behind the last column becomes zeros. One thread of a block copies the boxes of
+// the block's groups. Few boxes are on their way at the same time, because the small loads of the
+// other threads wait behind them.
+//
+// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH.
 #pragma once
 
 namespace ct {
@@ -39,10 +42,8 @@ struct Place {
   }
 };
 
-// Whole lines of 128 bytes are copied faster. What is behind the last column becomes zeros.
-constexpr int kElement = CODES == 0 ? 2 : 1, kInLine = 128 / kElement;  // bytes of a weight, and weights of a line
-constexpr int kWidth = ((COLUMNS + kBoxes - 1) / kBoxes + kInLine - 1) / kInLine * kInLine;  // columns of a box
-constexpr int kLine = kWidth * kElement, kBoxBytes = kLine * 2 * PAIRS;
+constexpr int kLine = WIDTH * (CODES == 0 ? 2 : 1);  // bytes of a row in a box
+constexpr int kBoxBytes = kLine * 2 * PAIRS;
 constexpr int kRowsOfGroup = kTwoMatrices ? PAIRS : 2 * PAIRS;  // of each matrix
 
 __device__ __forceinline__ int groups_of(const Linear& l) { return (pairs_of(l) + PAIRS - 1) / PAIRS; }
@@ -55,12 +56,11 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, unsi
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
   Place to, oldest;
-  bool filled = false;
   int flying = 0;
   for (int group = blockIdx.x; group < groups_of(l); group += gridDim.x) {
     const int row = group * kRowsOfGroup;
-    for (int box = 0; box < kBoxes; ++box) {
-      if (filled) Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);
+    for (int box = 0; box < BOXES; ++box) {
+      Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);  // at once in the first round
       if (flying == l.window) {
         Barrier{full + 8 * oldest.stage}.wait_for(oldest.phase);
         oldest.advance(l.stages);
@@ -74,20 +74,50 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, unsi
                    "l"(&map), "r"(box * (kLine / 8)), "r"(row), "r"(0), "r"(bar.at), "l"(once)
                    : "memory");
       to.advance(l.stages);
-      filled |= to.stage == 0;
     }
   }
 }
 
-// Makes the barriers of a ring, which `warps` read: those that say that a stage is full, and those
-// that say that it is empty. One thread runs it.
-__device__ __forceinline__ void make_ring(const Linear& l, const Map& map, unsigned full, unsigned empty, int warps) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-  for (int i = 0; i < l.stages; ++i) {
-    Barrier{full + 8 * i}.make(1);
-    Barrier{empty + 8 * i}.make(warps);
+// What a block has in shared memory.
+struct Shared {
+  const unsigned char* ring;
+  Raw* x;                // the input of the product: see make_input
+  float* room;           // for the sums of its norms
+  unsigned full, empty;  // the addresses of the barriers of the stages
+
+  __device__ __forceinline__ Shared(unsigned char* shared, const Linear& l, int warps)
+      : ring(shared), x(reinterpret_cast<Raw*>(shared + l.stages * kBoxBytes)), room(reinterpret_cast<float*>(x + (CODES == 0 ? 1 : 2) * PADDED)),
+        full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
+};
+
+// Begins a block of kWarps warps that compute, and one that copies. Returns true in the first ones,
+// when the input of the product is there, and false in the last one, when all boxes are on their
+// way.
+template <int kWarps>
+__device__ __forceinline__ bool computes(const Linear& l, const Map& map, const Shared& shared) {
+  constexpr int kThreads = 32 * kWarps;
+  begin();
+  if (threadIdx.x >= kThreads) {
+    const bool copies = threadIdx.x == kThreads;
+    if (copies) {
+      asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+      for (int i = 0; i < l.stages; ++i) {
+        Barrier{shared.full + 8 * i}.make(1);
+        Barrier{shared.empty + 8 * i}.make(kWarps);
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are made
+    if (copies) copy_boxes(l, map, address_of(shared.ring), shared.full, shared.empty);
+    return false;  // other threads of the block wait for the kernel before
   }
-  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+  Norms<kThreads> norms;
+  norms.load(l);
+  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");
+  wait();
+  make_input<kThreads>(l, norms, shared.x, shared.room);
+  return true;
 }
 )cuda";
 

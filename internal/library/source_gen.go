@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "4381601127c0ebd137b61f2177f2c944dea7b25c6b3c29e7a6f8254b29d71625"
+const Source = "4c91712ce693a6b5669d0e50ea8fdb9ae353505a3fa0b290dfb417dc65df8359"

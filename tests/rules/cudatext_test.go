@@ -38,8 +38,8 @@ var cudaPrograms = map[string][]string{
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
 	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "TOP 1", "FILTER 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
 	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
-	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
-	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
+	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
+	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
 	"window_attention":   {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
 }
 
