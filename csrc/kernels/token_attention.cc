@@ -48,7 +48,7 @@ namespace {
 
 constexpr char kOperator[] = "streamtorch::token_attention";
 constexpr int64_t kPage = 16, kMostHead = 256, kMostGroup = 8;
-constexpr int kWarps = 4;  // as in the CUDA text
+constexpr int kFewWarps = 4;  // of a block
 
 enum Norm : int { kNoNorm, kOfEachHead, kOfAllHeads };  // token_attention_cuda.h has the same numbers
 
@@ -179,6 +179,7 @@ struct TokenAttention {
 // How the kernel is laid out on a device.
 struct Layout {
   int cluster;        // blocks of a cluster
+  int warps;          // of a block
   int stages;         // of a warp's ring
   int stage_bytes;
   int blocks_beside;  // that a multiprocessor has room for
@@ -194,18 +195,19 @@ int cluster_of(const CudaChip& chip, int64_t head, int64_t key_heads, int64_t ti
   if (chip.capability < 90) return 1;
   const int most = key_heads < 32 ? 8 : key_heads < 64 ? 4 : 2;
   int cluster = 2;
-  while (cluster < most && kWarps * cluster < tiles) cluster *= 2;
+  while (cluster < most && kFewWarps * cluster < tiles) cluster *= 2;
   const int64_t share = share_of(cluster, head), splits = (tiles + share - 1) / share;
   return key_heads * splits * cluster <= chip.multiprocessors ? cluster : 2;
 }
 
 Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads, int64_t tiles) {
-  Layout made{cluster_of(chip, head, key_heads, tiles), 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+  Layout made{cluster_of(chip, head, key_heads, tiles), kFewWarps, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+  if (head <= 64 && made.warps * made.cluster < tiles) made.warps *= 2;  // larger heads need too many registers
   const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 96 * group + 256;  // in static shared memory, at most
   // Two blocks beside each other hide each other's waits. Too few stages hide none of the memory's.
   for (made.blocks_beside = 2; made.blocks_beside > 0; --made.blocks_beside) {
     const int64_t room = (chip.shared_memory + 1024) / made.blocks_beside - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
-    made.stages = static_cast<int>(std::min<int64_t>(room / (kWarps * made.stage_bytes), 12));
+    made.stages = static_cast<int>(std::min<int64_t>(room / (made.warps * made.stage_bytes), 12));
     if (made.stages >= 3) return made;
   }
   made.blocks_beside = 1;
@@ -215,12 +217,12 @@ Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_
 const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge) {
   const at::ScalarType dtype = of.memory.scalar_type();
   const int64_t group = of.heads / of.key_heads();
-  const std::tuple key(dtype, of.head(), group, layout.stages, layout.cluster, static_cast<int>(of.norm()), of.cap > 0, is_defined(of.sinks),
+  const std::tuple key(dtype, of.head(), group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0, is_defined(of.sinks),
                        static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"attention of a token by groups of " + std::to_string(group) + " heads of " + std::to_string(of.head()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("HEAD", of.head()) +
-                     define("GROUP", group) + define("STAGES", layout.stages) + define("CLUSTER", layout.cluster) + define("NORM", of.norm()) +
+                     define("GROUP", group) + define("STAGES", layout.stages) + define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("NORM", of.norm()) +
                      define("CAP", of.cap > 0) + define("SINKS", is_defined(of.sinks)) + define("EDGE", edge) + kEdgesText,
                  std::string(kTokenHeadsText) + kTokenAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
@@ -249,7 +251,7 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
   const int64_t room = std::max<int64_t>(layout.blocks_beside * chip.multiprocessors / (layout.cluster * key_heads), 1);
   const int64_t splits = std::clamp<int64_t>((tiles + share - 1) / share, 1, room);
   // One cluster of a short context needs a stage for each tile's keys, and one for its values.
-  const int64_t warps = kWarps * layout.cluster;
+  const int64_t warps = layout.warps * layout.cluster;
   const int64_t stages = splits > 1 ? layout.stages : std::min<int64_t>(layout.stages, 2 * ((tiles + warps - 1) / warps));
   const int64_t launched = key_heads * splits * layout.cluster;
   at::Tensor out = at::empty({1, of.heads * head}, of.memory.options()), partial;
@@ -263,8 +265,8 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
                    static_cast<int>(splits), static_cast<int>(share), static_cast<int>(stages), static_cast<float>(of.eps), of.offset ? 1.f : 0.f,
                    static_cast<float>(of.cap > 0 ? of.scale / of.cap : of.scale * log2e), static_cast<float>(of.cap * log2e)};
   void* arguments[] = {&a};
-  cuda().launch(program_of(of, layout, edge), "token_attention", images::stream_of(of.memory), static_cast<unsigned>(launched), 32 * kWarps, arguments,
-                static_cast<int>(kWarps * stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster));
+  cuda().launch(program_of(of, layout, edge), "token_attention", images::stream_of(of.memory), static_cast<unsigned>(launched), 32 * layout.warps, arguments,
+                static_cast<int>(layout.warps * stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster));
   return out;
 }
 

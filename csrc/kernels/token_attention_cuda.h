@@ -25,6 +25,7 @@
 //   GROUP    query heads of a key head, 1 to 8
 //   STAGES   of a warp's ring
 //   CLUSTER  blocks of a cluster: 8, 4 or 2, or 1 below compute capability 9.0
+//   WARPS    of a block
 //   NORM     0: no norm of queries and keys, 1: one of each head, 2: one of all heads together
 //   CAP      1: scores go through cap * tanh(score / cap)
 //   SINKS    1: each head has a score that takes weight and has no value
@@ -35,11 +36,11 @@
 namespace ct {
 
 inline constexpr char kTokenAttentionText[] = R"cuda(
-extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAttention a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) token_attention(const TokenAttention a) {
   extern __shared__ __align__(128) unsigned char rings[];
   __shared__ __align__(16) Raw queries[2][GROUP * kRow];
   __shared__ __align__(16) Raw fresh[2][HEAD];
-  __shared__ float2 warp_states[kWarps][GROUP], states[CLUSTER][GROUP], parts[CLUSTER][kPart / 2];
+  __shared__ float2 warp_states[WARPS][GROUP], states[CLUSTER][GROUP], parts[CLUSTER][kPart / 2];
   __shared__ bool last_to_arrive;
   begin();
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAtt
     return;
   }
   cluster_runs(false);
-  const int step = kWarps * CLUSTER * splits, own = (warp * CLUSTER + rank) * splits + split;
+  const int step = WARPS * CLUSTER * splits, own = (warp * CLUSTER + rank) * splits + split;
   const int count = tiles > own ? (tiles - own + step - 1) / step : 0;  // tiles of this warp: own, own + step and so on
   const bool brings = (tiles - 1) % (CLUSTER * splits) == rank * splits + split;  // the last tile is one of this block's
   const size_t page_size = static_cast<size_t>(a.key_heads) * kTile * HEAD;
@@ -238,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAtt
   for (int i = thread; i < GROUP * HEAD / 2; i += kThreads) {
     Sums of_block;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < WARPS; ++w) {
       const Raw* const from = reinterpret_cast<const Raw*>(rings) + w * a.stages * kStage;
       of_block.add(warp_states[w][2 * i / HEAD], reinterpret_cast<const float2*>(from)[i]);
     }
@@ -248,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(128) token_attention(const TokenAtt
     State of_block;
     float factor;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) of_block.add(warp_states[w][i % GROUP], factor);
+    for (int w = 0; w < WARPS; ++w) of_block.add(warp_states[w][i % GROUP], factor);
     push(&states[rank][i % GROUP], i / GROUP, make_float2(of_block.most, of_block.sum));
   }
   cluster_meets();

@@ -34,7 +34,7 @@ struct TokenAttention {
   float cap;                // in exponents to base 2
 };
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kThreads = 32 * WARPS;
 constexpr int kTile = 16;                          // tokens of a page
 constexpr int kChunks = HEAD / 8;                  // 16 bytes each
 constexpr int kRow = (HEAD + 63) / 64 * 64;        // elements between rows in shared memory
@@ -42,7 +42,7 @@ constexpr int kStage = kTile * kRow;               // elements
 constexpr int kSteps = (HEAD + 31) / 32;           // of a product of query and key
 constexpr int kWide = (HEAD + 63) / 64;            // groups of 64 elements of a value
 constexpr int kPart = GROUP * HEAD / CLUSTER;      // numbers that one block of a cluster finishes
-constexpr int kRows = (GROUP + 2 + kWarps - 1) / kWarps;  // heads that a warp makes
+constexpr int kRows = (GROUP + 2 + WARPS - 1) / WARPS;  // heads that a warp makes
 constexpr int kParts = (HEAD + 31) / 32;           // elements of a head that a lane makes
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
@@ -169,7 +169,7 @@ __device__ __forceinline__ void write(const TokenAttention& a, int key_head, int
 struct Heads {
   float norm[NORM ? kRows : 1][kParts], partner_norm[NORM ? kRows : 1][kParts];
 
-  static __device__ __forceinline__ int row(int i) { return threadIdx.x / 32 + i * kWarps; }
+  static __device__ __forceinline__ int row(int i) { return threadIdx.x / 32 + i * WARPS; }
   static __device__ __forceinline__ int element(int i) { return threadIdx.x % 32 + 32 * i; }
   static __device__ __forceinline__ bool inside(int i) { return HEAD % 32 == 0 || element(i) < HEAD; }
   static __device__ __forceinline__ int partner(const TokenAttention& a, int at) {
@@ -219,7 +219,7 @@ struct Heads {
       }
     }
 #if NORM == 2
-    __shared__ float room[2][kWarps];
+    __shared__ float room[2][WARPS];
     const int columns[2] = {heads * HEAD, newest ? a.key_heads * HEAD : 0};
     float of_all[2];
 #pragma unroll
@@ -239,7 +239,7 @@ struct Heads {
     for (int kind = 0; kind < 2; ++kind) {
       float squares = 0;
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) squares += room[kind][i];
+      for (int i = 0; i < WARPS; ++i) squares += room[kind][i];
       of_all[kind] = rsqrtf(squares / ((kind == 0 ? heads : a.key_heads) * HEAD) + a.eps);
     }
 #endif

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "4c91712ce693a6b5669d0e50ea8fdb9ae353505a3fa0b290dfb417dc65df8359"
+const Source = "25746e81ca2127c1b9c3dbc49038317cb7b7338808b7ddfaa9d2335680ce8e60"

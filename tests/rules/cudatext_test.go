@@ -34,7 +34,7 @@ var cudaPrograms = map[string][]string{
 	"pooling":            {"pooling.cc:kText", "pooling.cc"},
 	"scale_channels":     {"DTYPE BFloat16", "scale_channels.cc"},
 	"sleep":              {"sleep.cc"},
-	"token_attention":    {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "STAGES 4", "CLUSTER 8", "NORM 1", "CAP 1", "SINKS 1", "EDGE 1", "edges.h:kEdgesText", "token_heads_cuda.h", "token_attention_cuda.h"},
+	"token_attention":    {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "STAGES 4", "CLUSTER 8", "WARPS 4", "NORM 1", "CAP 1", "SINKS 1", "EDGE 1", "edges.h:kEdgesText", "token_heads_cuda.h", "token_attention_cuda.h"},
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
 	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "TOP 1", "FILTER 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
 	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
