@@ -185,8 +185,8 @@ struct Layout {
   int blocks_beside;  // that a multiprocessor has room for
 };
 
-// Returns how many tiles a cluster has at least. Another cluster of a key head costs a merge, so each
-// has some work: 2048 keys of 128 elements for each of its blocks.
+// Returns how many tiles a cluster has at least. Another cluster of a key head costs a merge, so
+// each has some work: 2048 keys of 128 elements for each of its blocks.
 int64_t share_of(int cluster, int64_t head) { return std::max<int64_t>(cluster * 16 * 128 / head, 1); }
 
 // Returns the number of blocks of a cluster. With more than one block on each multiprocessor, large
