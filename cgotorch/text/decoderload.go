@@ -232,8 +232,8 @@ func (c *decoderConfig) isZeroBias(f *safetensors.File, t safetensors.Info) bool
 func (d *decoder) source(w weights, name string, shape []int64) source {
 	s := source{shape: shape}
 	for _, inFile := range d.c.names.inFiles(name) {
-		if module, ok := strings.CutSuffix(inFile, ".weight"); ok && d.c.quantized != nil && len(shape) == 2 {
-			if s.quantized = d.c.quantized.source(w, module, shape); s.quantized != nil {
+		if d.c.quantized != nil {
+			if s.quantized = d.c.quantized.source(w, inFile, shape); s.quantized != nil {
 				return s
 			}
 		}

@@ -81,8 +81,8 @@ type Model struct {
 // that it names, with the adapter merged.
 //
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
-// qwen3_moe and gpt_oss. It reads weights of 8 and 4 bits as compressed-tensors, gptq, awq and fp8
-// publish them, and computes with their values in the model's dtype. It fails with
+// qwen3_moe and gpt_oss. It reads weights of 8 and 4 bits as compressed-tensors, gptq, awq, fp8 and
+// mxfp4 publish them, and computes with their values in the model's dtype. It fails with
 // [cgotorch.ErrInvalidArgument] for another model_type or another form of quantised weights, and if
 // a tensor is missing, unknown or of another shape. It fails
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads

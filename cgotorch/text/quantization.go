@@ -19,6 +19,8 @@ import (
 //	gptq                                 int4 and int8, groups of columns in any order
 //	awq                 gemm             int4, groups of columns
 //	fp8                                  fp8 (e4m3), a scale for each block or for all
+//	mxfp4                                the experts of gpt_oss in 4 bits (e2m1), a power of two for
+//	                                     each 32 columns
 //
 // A weight is (code - zero) * scale. It is computed in float32, and rounded to the model's dtype.
 // Activations stay in the model's dtype, also where the files ask for narrow ones: the result is
@@ -46,6 +48,7 @@ const (
 	rowWords                // [rows, columns/n], n codes a word
 	gptqWords               // [columns/n, rows]
 	awqWords                // [columns, rows/n], where a word has its rows in another order
+	fp4Blocks               // of all experts, [experts, rows, columns/32, 16]: two codes a byte
 )
 
 // hubQuantization is quantization_config, as the methods write it.
@@ -130,8 +133,10 @@ func (h *hubQuantization) quantization() (*quantization, error) {
 		return h.awq()
 	case "fp8":
 		return h.fp8()
+	case "mxfp4":
+		return &quantization{layout: fp4Blocks, group: 32, scale: "_scales"}, nil
 	}
-	return nil, refused("quantization_config has the quant_method %q, and compressed-tensors, gptq, awq and fp8 are read: get the folder in bfloat16", h.Method)
+	return nil, refused("quantization_config has the quant_method %q, and compressed-tensors, gptq, awq, fp8 and mxfp4 are read: get the folder in bfloat16", h.Method)
 }
 
 func isSet(raw json.RawMessage) bool {

@@ -3,6 +3,7 @@ package text_test
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -250,6 +251,100 @@ func TestOpen_Quantized(t *testing.T) {
 	}
 }
 
+// The experts of gpt_oss are read as they are published. Experts whose scales are not numbers, or
+// of which a part is missing or of another shape, are refused.
+func TestOpen_MXFP4(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const config = `{"model_type": "gpt_oss", "vocab_size": 61, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+		"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 3, "num_experts_per_tok": 2, "max_position_embeddings": 128}`
+	for what, damage := range map[string]func(suffix string, data []byte, shape []int) ([]byte, []int){
+		"": func(_ string, data []byte, shape []int) ([]byte, []int) { return data, shape },
+		"a scale that is not a number": func(suffix string, data []byte, shape []int) ([]byte, []int) {
+			if suffix == "_scales" {
+				data[len(data)-1] = 255
+			}
+			return data, shape
+		},
+		"_scales is missing": func(suffix string, data []byte, shape []int) ([]byte, []int) {
+			if suffix == "_scales" {
+				return nil, nil
+			}
+			return data, shape
+		},
+		"tells the shape": func(suffix string, data []byte, shape []int) ([]byte, []int) {
+			if suffix == "_blocks" {
+				return data, append([]int{shape[0], shape[1] * shape[2]}, shape[3])
+			}
+			return data, shape
+		},
+	} {
+		folder, r, want := savedModel(t, config), rand.New(rand.NewPCG(1, 2)), map[string][]float32{}
+		path := filepath.Join(folder, "model.safetensors")
+		f := must.Get(safetensors.Open(path))(t)
+		var tensors []safetensors.Tensor
+		for _, info := range f.Tensors() {
+			if !strings.HasSuffix(info.Name, "_proj") || len(info.Shape) != 3 {
+				data := must.Get(f.Read(info.Name))(t)
+				tensors = append(tensors, safetensors.Tensor{Name: info.Name, DType: info.DType, Shape: info.Shape, Read: func() ([]byte, error) { return data, nil }})
+				continue
+			}
+			experts, columns, rows := int(info.Shape[0]), int(info.Shape[1]), int(info.Shape[2])
+			codes, scales := make([]byte, experts*rows*columns/2), make([]byte, experts*rows*columns/32)
+			values := make([]float32, experts*rows*columns)
+			for i := range codes {
+				codes[i] = byte(r.IntN(256))
+			}
+			for i := range scales {
+				scales[i] = byte(120 + r.IntN(4))
+			}
+			for i := range values { // in the files rows are whole, and in the model columns are
+				code, e, row, column := codes[i/2]>>(i%2*4), i/(rows*columns), i/columns%rows, i%columns
+				of := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}[code&7]
+				if code&8 != 0 {
+					of = -of
+				}
+				values[(e*columns+column)*rows+row] = float32(math.Ldexp(of, int(scales[i/32])-127))
+			}
+			want[info.Name] = values
+			for suffix, part := range map[string]safetensors.Tensor{
+				"_blocks": tensorOf("U8", codes, experts, rows, columns/32, 16), "_scales": tensorOf("U8", scales, experts, rows, columns/32),
+			} {
+				data, _ := part.Read()
+				shape := make([]int, len(part.Shape))
+				for i, n := range part.Shape {
+					shape[i] = int(n)
+				}
+				if data, shape = damage(suffix, data, shape); data != nil {
+					part = tensorOf("U8", data, shape...)
+					part.Name = info.Name + suffix
+					tensors = append(tensors, part)
+				}
+			}
+		}
+		f.Close()
+		must.Do(t, safetensors.WriteFile(path, tensors, nil))
+		whole := must.Get(os.ReadFile(filepath.Join(folder, "config.json")))(t)
+		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(strings.Replace(string(whole), "{", `{"quantization_config": {"quant_method": "mxfp4"},`, 1)), 0o644))
+		m, err := text.Open(torchtest.Device(), folder, text.Options{DType: cgotorch.Float32})
+		if what != "" {
+			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), what) {
+				t.Errorf("got %v, want an error with %q", err, what)
+			}
+			continue
+		}
+		must.Do(t, err)
+		must.Do(t, cgotorch.DefaultStream(torchtest.Device()).Do(func(x *cgotorch.Exec) error {
+			for _, n := range m.Weights {
+				if want[n.Name] != nil && !slices.Equal(cgotorch.ToSlice[float32](x, n.Tensor), want[n.Name]) {
+					t.Errorf("%s has other values than its codes tell", n.Name)
+				}
+			}
+			return nil
+		}))
+		must.Do(t, m.Close())
+	}
+}
+
 // Forms that are not read are refused by their names.
 func TestOpen_QuantizedRefused(t *testing.T) {
 	compressed := func(format, weights string) string {
@@ -257,7 +352,7 @@ func TestOpen_QuantizedRefused(t *testing.T) {
 	}
 	for config, want := range map[string]string{
 		`{"quant_method": "bitsandbytes", "load_in_4bit": true}`: `"bitsandbytes"`,
-		`{"quant_method": "mxfp4"}`:                              `"mxfp4"`,
+		`{"quant_method": "hqq"}`:                                `"hqq"`,
 		`{}`:                                                     `quant_method ""`,
 		`{"quant_method": "gptq", "bits": 3}`:                    "gptq of 3 bits",
 		`{"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}`:                       `"marlin"`,

@@ -2,6 +2,7 @@ package text
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 type quantizedSource struct {
 	*quantization
 	files         weights
+	experts       int64 // of fp4Blocks
 	rows, columns int64
 	module        string   // the name in the files, without a suffix
 	members       []member // the first has the codes
@@ -33,10 +35,18 @@ const (
 	gptqZeros, gptqOrder                  = ".qzeros", ".g_idx"
 )
 
-// source returns the source of a weight of this shape whose module has this name in the files, or
-// nil if the files have it as it is, or not at all.
-func (q *quantization) source(w weights, module string, shape []int64) *quantizedSource {
-	s := &quantizedSource{quantization: q, files: w, rows: shape[0], columns: shape[1], module: module}
+// source returns the source of a tensor of this shape that has this name in the files, or nil if
+// the files have it as it is, or not at all.
+func (q *quantization) source(w weights, name string, shape []int64) *quantizedSource {
+	s := &quantizedSource{quantization: q, files: w, module: name}
+	switch module, isWeight := strings.CutSuffix(name, ".weight"); {
+	case q.layout == fp4Blocks && len(shape) == 3:
+		s.experts, s.columns, s.rows = shape[0], shape[1], shape[2]
+	case q.layout != fp4Blocks && len(shape) == 2 && isWeight:
+		s.rows, s.columns, s.module = shape[0], shape[1], module
+	default:
+		return nil
+	}
 	s.members = s.parts()
 	info, ok := s.lookup(s.members[0].suffix)
 	if !ok || dtypes[info.DType] != 0 {
@@ -62,6 +72,9 @@ func (s *quantizedSource) parts() []member {
 	}
 	order := member{packedOrder, indices, one(s.columns), s.ordered}
 	switch s.layout {
+	case fp4Blocks:
+		codes := []string{"U8"}
+		return []member{{"_blocks", codes, one(s.experts, s.rows, groups, 16), true}, {s.scale, codes, one(s.experts, s.rows, groups), true}}
 	case rowWords:
 		all := []member{{".weight_packed", packed, one(s.rows, words(s.columns)), true}, scales, {packedShape, indices, one(2), true}, order}
 		if !s.symmetric {
@@ -121,7 +134,7 @@ func (s *quantizedSource) check() error {
 }
 
 var codeDTypes = map[string]cgotorch.DType{
-	"F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "I8": cgotorch.Int8, "I32": cgotorch.Int32, "I64": cgotorch.Int64, "F8_E4M3": cgotorch.Uint8,
+	"F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "I8": cgotorch.Int8, "I32": cgotorch.Int32, "I64": cgotorch.Int64, "F8_E4M3": cgotorch.Uint8, "U8": cgotorch.Uint8,
 }
 
 // read copies a tensor that was checked to the device. It returns nil if the files do not have it.
@@ -144,6 +157,9 @@ func (s *quantizedSource) read(x *cgotorch.Exec, suffix string) (*cgotorch.Tenso
 // convert computes the weight, some rows at a time, and copies it to the model's. It waits for the
 // device.
 func (s *quantizedSource) convert(x *cgotorch.Exec, to *cgotorch.Tensor) (err error) {
+	if s.layout == fp4Blocks {
+		return s.convertExperts(x, to)
+	}
 	const together = 1 << 23 // elements
 	x.Tidy(func() *cgotorch.Tensor {
 		var codes, zeros, scales *cgotorch.Tensor
@@ -169,6 +185,40 @@ func (s *quantizedSource) convert(x *cgotorch.Exec, to *cgotorch.Tensor) (err er
 					values = x.Sub(values, x.IndexSelect(x.Narrow(zeros, 0, int(at), int(n)), 1, of))
 				}
 				nn.Copy(x, x.Narrow(to, 0, int(at), int(n)), x.Mul(values, s.scalesOf(x, scales, of, at, n)))
+				return nil
+			})
+		}
+		return nil
+	})
+	return err
+}
+
+// convertExperts computes the weights of all experts, one after another, and copies them to those of
+// the model, [experts, columns, rows]. It waits for the device.
+func (s *quantizedSource) convertExperts(x *cgotorch.Exec, to *cgotorch.Tensor) (err error) {
+	x.Tidy(func() *cgotorch.Tensor {
+		var codes, scales *cgotorch.Tensor
+		if codes, err = s.read(x, s.members[0].suffix); err != nil {
+			return nil
+		}
+		if scales, err = s.read(x, s.scale); err != nil {
+			return nil
+		}
+		const nan = 255
+		if x.Item(x.Max(scales)) == nan {
+			err = fmt.Errorf("text: %s: tensor %s%s has a scale that is not a number: %w", s.file(), s.module, s.scale, cgotorch.ErrInvalidArgument)
+			return nil
+		}
+		negative := float32(math.Copysign(0, -1))
+		values := cgotorch.FromSlice(x, []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, negative, -0.5, -1, -1.5, -2, -3, -4, -6}, 16)
+		for i := range int(s.experts) {
+			x.Tidy(func() *cgotorch.Tensor {
+				bytes := x.To(x.Select(codes, 0, i), cgotorch.Int32)
+				both := x.Stack([]*cgotorch.Tensor{x.BitwiseAndScalar(bytes, 15), call(x, "aten::bitwise_right_shift.Tensor_Scalar", bytes, 4)}, -1)
+				weights := x.View(x.IndexSelect(values, 0, x.Reshape(both, -1)), s.rows, -1, int64(s.group))
+				factors := x.Exp2(x.AddScalar(x.To(x.Select(scales, 0, i), cgotorch.Float32), -127))
+				weights = x.View(x.Mul(weights, x.Unsqueeze(factors, 2)), s.rows, -1)
+				nn.Copy(x, x.Transpose(x.Select(to, 0, i), 0, 1), weights)
 				return nil
 			})
 		}
