@@ -59,9 +59,11 @@ func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, qu
 	return capability >= 80 && c.flash(dtype), c.notTokenKernels(capability, dtype, quantized), nil
 }
 
+// The limits of the kernels, as csrc/kernels has them.
+const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8
+
 // notTokenKernels returns why the kernels of a token do not take a model, or "".
 func (c *decoderConfig) notTokenKernels(capability int32, dtype cgotorch.DType, quantized bool) string {
-	const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8 // as in csrc/kernels
 	switch group := c.heads / c.keyHeads; {
 	case capability < 80:
 		return fmt.Sprintf("the compute capability of the device is %d, and 80 is needed", capability)

@@ -3,12 +3,17 @@ package text_test
 import (
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -103,5 +108,18 @@ func TestModel_KernelStats(t *testing.T) {
 	}
 	if torchtest.Device().IsCUDA() != strings.Contains(s.Reason, "needed") {
 		t.Errorf("the reason on %v is %q", torchtest.Device(), s.Reason)
+	}
+}
+
+// The limits by which a model takes the kernels are those that the kernels check.
+func TestKernelLimits(t *testing.T) {
+	source := ""
+	for _, name := range []string{"token_linear.cc", "token_attention.cc"} {
+		source += string(must.Get(os.ReadFile(filepath.Join("../../csrc/kernels", name)))(t))
+	}
+	for name, limit := range text.KernelLimits {
+		if found := regexp.MustCompile(name + ` = (\d+)`).FindStringSubmatch(source); found == nil || found[1] != strconv.Itoa(limit) {
+			t.Errorf("csrc/kernels has %v, want %s = %d", found, name, limit)
+		}
 	}
 }

@@ -60,3 +60,6 @@ type StoredSizes struct{ storedSizes }
 func (s *StoredSizes) File() string { return s.file() }
 func (s *StoredSizes) Read() bool   { return s.read() }
 func (s *StoredSizes) Write()       { s.write() }
+
+// KernelLimits are the limits of the kernels of a token, by their names in csrc/kernels.
+var KernelLimits = map[string]int{"kMostNormed": mostNormed, "kMostColumns": mostColumns, "kMostHead": mostHead, "kMostGroup": mostGroup}
