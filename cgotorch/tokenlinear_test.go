@@ -59,7 +59,8 @@ func elementsOf(shape []int64) int64 {
 // tokenResults runs `call` on the CPU in float32, and then on the device of the test, with each
 // edge and each form in turn. `call` returns all that the operator writes. The kernels may be
 // `most` of a result's length away from the reference. LibTorch's operators on the CPU may be
-// further away, because they round each step. The results of a form must be equal for all edges.
+// further away, because they round each step. The results of a form must be equal for all edges,
+// and those of a ring for all its sizes.
 func tokenResults(t *testing.T, seed uint64, forms [][]int64, most float64, call func(n *tokenNumbers, edge string, form []int64) [][]float32) {
 	t.Helper()
 	narrow := []DType{BFloat16, Float16}[seed%2]
@@ -76,19 +77,20 @@ func tokenResults(t *testing.T, seed uint64, forms [][]int64, most float64, call
 	if !torchtest.Device().IsCUDA() {
 		forms, edges, most = forms[:1], edges[:1], max(most, 0.02)
 	}
+	first := map[bool][][]float32{} // of the ring, and of the direct form
 	for _, form := range forms {
-		var first [][]float32
+		direct := len(form) == 1
 		for _, edge := range edges {
 			got := run(torchtest.Device(), false, edge, form)
-			if first == nil {
-				first = got
+			if first[direct] == nil {
+				first[direct] = got
 			}
 			for i := range got {
 				if d := apart(got[i], want[i]); !(d < most) {
 					t.Errorf("%v, sizes %v, edge %s: result %d is %.4f away", narrow, form, edge, i, d)
 				}
-				if !slices.Equal(got[i], first[i]) {
-					t.Errorf("%v, sizes %v, edge %s: result %d has other bits than with a full edge", narrow, form, edge, i)
+				if !slices.Equal(got[i], first[direct][i]) {
+					t.Errorf("%v, sizes %v, edge %s: result %d has other bits than with a full edge and other sizes", narrow, form, edge, i)
 				}
 			}
 		}
@@ -145,7 +147,7 @@ func TestTokenLinear(t *testing.T) {
 				if k < 100 {
 					most = 0.02 // the input is rounded, and few elements do not even that out
 				}
-				tokenResults(t, uint64(10*i+j), [][]int64{{}, {0}, {2, 1}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {0}, {2, 1}, {12, 6}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
 					rows := []int64{46, 2, 2048}[n.IntN(3)]
 					if epilogue == "float" {
 						rows += int64(n.IntN(2))
@@ -196,7 +198,7 @@ func TestTokenLinear_Codes(t *testing.T) {
 				if most == 0 {
 					most = 0.006 // the results are rounded
 				}
-				tokenResults(t, uint64(10*i+j), [][]int64{{}, {1, 1}, {3, 2}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {1, 1}, {3, 2}, {12, 6}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
 					rows, float8 := []int64{46, 2, 2112, 3072}[n.IntN(4)], n.IntN(2) == 0
 					rows = min(rows, max(46, (1<<22)/k/2*2))
 					if epilogue == "float" {
@@ -256,9 +258,12 @@ func TestTokenLinear_Refused(t *testing.T) {
 // scattered pages, with norms, windows, caps, sinks and partial rotations.
 func TestTokenAttention(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	heads := []struct{ keyHeads, group, head int64 }{{2, 4, 64}, {1, 1, 16}, {3, 2, 80}, {2, 7, 96}, {2, 8, 128}, {1, 3, 256}}
+	heads := []struct{ keyHeads, group, head int64 }{{2, 4, 64}, {1, 1, 16}, {3, 2, 80}, {2, 7, 96}, {2, 8, 128}, {1, 3, 256}, {8, 8, 64}, {32, 1, 96}}
 	for i, h := range heads {
 		for j, keys := range []int64{1, 15, 100, 1000, 5003} {
+			if h.keyHeads*keys > 50_000 {
+				keys = 1700 // more than one cluster of a key head
+			}
 			t.Run(fmt.Sprintf("%dx%dx%d/%d", h.keyHeads, h.group, h.head, keys), func(t *testing.T) {
 				tokenResults(t, uint64(10*i+j), [][]int64{{}}, 0.006, func(n *tokenNumbers, edge string, _ []int64) [][]float32 {
 					return attendOnce(n, h.keyHeads, h.group, h.head, keys, edge)
@@ -413,7 +418,7 @@ func TestTokenDrawn(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 5))
 	near := 0
 	for i := range 160 {
-		n := []int{1, 7, 1031, 32000, 128256, 262144, 400001}[r.IntN(7)]
+		n := []int{1, 7, 1031, 32000, 128256, 262144, 430001}[r.IntN(7)]
 		if !torchtest.Device().IsCUDA() {
 			n = min(n, 32000)
 		}
@@ -462,6 +467,85 @@ func TestTokenDrawn(t *testing.T) {
 	}
 	if near > 40 {
 		t.Errorf("%d of 160 draws are too near to another token", near)
+	}
+}
+
+// token_drawn draws the right one of equal tokens, also where their number is just what one block
+// sorts.
+func TestTokenDrawn_Equal(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	r := rand.New(rand.NewPCG(6, 7))
+	torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+		x = x.NoGrad()
+		for _, equal := range []int{1, 2, 511, 512, 513, 700} {
+			for _, top := range []bool{true, false} {
+				logits := make([]float32, 9000)
+				for i := range logits {
+					logits[i] = -30
+				}
+				tokens := r.Perm(len(logits))[:equal]
+				slices.Sort(tokens)
+				for _, token := range tokens {
+					logits[token] = 5
+				}
+				kept := 1 + r.IntN(equal)
+				want := r.IntN(kept)
+				topK, topP := float32(kept), float32(1)
+				if !top { // the running share of the last one that is kept exceeds this
+					topK, topP = 0, (float32(kept)-0.5)/float32(equal)
+				}
+				token, position, result := x.Zeros(Int64, 1), x.Zeros(Int64, 1), x.Zeros(Float64, 4)
+				from := FromSlice(x, logits, 1, int64(len(logits)))
+				numbers := FromSlice(x, []float32{1, topP, 0, topK}, 4)
+				uniforms := FromSlice(x, []float32{0, (float32(want) + 0.5) / float32(kept)}, 2)
+				x.Call("streamtorch::token_drawn", from, from, numbers, uniforms, token, position, result, top, !top, "early")
+				if got := int(x.Item(token)); got != tokens[want] {
+					t.Errorf("%d equal tokens, %d kept by top-k %v: got %d, want number %d, %d", equal, kept, top, got, want, tokens[want])
+				}
+			}
+		}
+	})
+}
+
+// The kernels of a token name what they do not take.
+func TestTokenKernels_Refused(t *testing.T) {
+	attention := func(x *Exec, memory *Tensor, table []int64, position int64, edge string) {
+		heads, head := int64(2), memory.Shape()[len(memory.Shape())-1]
+		x.Call1("streamtorch::token_attention", x.Ones(Float32, 1, (heads+2)*head), nil, nil, 1e-6, false, x.Ones(Float32, 1, 1, head), x.Ones(Float32, 1, 1, head),
+			FromSlice(x, []int64{position}, 1), memory, FromSlice(x, table, 2, int64(len(table)/2)), x.Full(Int64, -1, 1), nil, heads, 0, 1.0, 0.0, x.Zeros(Int32, 8), edge)
+	}
+	one := func(x *Exec) *Tensor { return x.Zeros(Int64, 1) }
+	for _, c := range []struct {
+		op, text   string
+		everywhere bool // else a device does not look at the numbers
+		call       func(x *Exec)
+	}{
+		{"token_attention", "want full, early or wait", true, func(x *Exec) { attention(x, x.Zeros(BFloat16, 2, 3, 1, 16, 16), []int64{1, 4}, 0, "late") }},
+		{"token_attention", "want a floating dtype", true, func(x *Exec) { attention(x, x.Zeros(Int32, 2, 3, 1, 16, 16), []int64{1, 4}, 0, "full") }},
+		{"token_attention", "key heads", true, func(x *Exec) { attention(x, x.Zeros(BFloat16, 2, 3, 16, 16), []int64{1, 4}, 0, "full") }},
+		{"token_attention", "of a table of 1 blocks", false, func(x *Exec) { attention(x, x.Zeros(BFloat16, 2, 3, 1, 16, 16), []int64{1, 4}, 16, "full") }},
+		{"token_attention", "the table has the pages -1 to 4", false, func(x *Exec) { attention(x, x.Zeros(BFloat16, 2, 3, 1, 16, 16), []int64{-1, 4}, 0, "full") }},
+		{"token_attention", "the table has the pages 1 to 6", false, func(x *Exec) { attention(x, x.Zeros(BFloat16, 2, 3, 1, 16, 16), []int64{1, 6}, 0, "full") }},
+		{"token_drawn", "want full, early or wait", true, func(x *Exec) {
+			x.Call("streamtorch::token_drawn", x.Ones(Float32, 1, 9), x.Ones(Float32, 1, 9), x.Ones(Float32, 4), x.Zeros(Float32, 9), one(x), one(x), x.Zeros(Float64, 2), true, true, "")
+		}},
+		{"token_drawn", "share memory", true, func(x *Exec) {
+			both := one(x)
+			x.Call("streamtorch::token_drawn", x.Ones(Float32, 1, 9), x.Ones(Float32, 1, 9), x.Ones(Float32, 4), x.Zeros(Float32, 9), both, both, x.Zeros(Float64, 2), true, true, "full")
+		}},
+		{"token_likeliest", "want full, early or wait", true, func(x *Exec) {
+			x.Call("streamtorch::token_likeliest", x.Ones(Float32, 1, 9), one(x), one(x), x.Zeros(Float64, 2), "late")
+		}},
+		{"token_likeliest", "share memory", true, func(x *Exec) {
+			both := one(x)
+			x.Call("streamtorch::token_likeliest", x.Ones(Float32, 1, 9), both, both, x.Zeros(Float64, 2), "full")
+		}},
+	} {
+		if !c.everywhere && torchtest.Device().IsCUDA() {
+			continue
+		}
+		err := torchtest.TryDo(t, torchtest.Device(), func(x *Exec) { c.call(x.NoGrad()) })
+		torchtest.WantError(t, err, ErrInvalidArgument, c.op, c.text)
 	}
 }
 

@@ -18,6 +18,7 @@ type answer struct {
 	f      features
 	most   int     // tokens of the answer
 	prompt []int64 // the conversation before the answer
+	kept   int     // tokens that the cache had before
 	made   []int64 // tokens of the answer that the host knows
 	mask   []bool  // that of the token to be read, or nil
 	ahead  bool    // the layers have been given the last token that was sampled
@@ -27,7 +28,7 @@ type answer struct {
 }
 
 func (c *Conversation) newAnswer(prompt []int64, o GenerateOptions) (*answer, error) {
-	a := &answer{c: c, prompt: slices.Clone(prompt)}
+	a := &answer{c: c, prompt: slices.Clone(prompt), kept: len(prompt)}
 	o.Bias, o.Stop = maps.Clone(o.Bias), slices.Clone(o.Stop) // the program may change them between tokens
 	var err error
 	if a.o, err = o.filled(c.m.generation); err == nil {
@@ -67,6 +68,7 @@ func (a *answer) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.kept = min(a.kept, keep)
 	rest := &promptRest{from: keep, tokens: tokens[keep:]}
 	defer rest.close()
 	for keep < len(tokens) {
@@ -195,6 +197,7 @@ func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
 	}
 	token := Token{ID: int64(row[0]), LogProb: row[1]}
 	if math.IsNaN(token.LogProb) {
+		a.c.forget(a.kept) // other tokens' keys may have become NaN, too
 		return token, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
 			len(a.prompt)+len(a.made), a.c.m.d.dtype)
 	}

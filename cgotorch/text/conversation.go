@@ -57,6 +57,13 @@ func (c *Conversation) cut(n int) {
 	c.tokens = c.tokens[:n]
 }
 
+// forget is cut, beside other conversations.
+func (c *Conversation) forget(n int) {
+	c.m.lane.mu.Lock()
+	defer c.m.lane.mu.Unlock()
+	c.cut(n)
+}
+
 // Generate returns the tokens of an answer to `prompt`, the tokens of the whole conversation so
 // far. Tokens at the beginning of the prompt that are in the cache are not computed again. So a
 // program gives the earlier prompt, the answer and the next question, or any part of them.

@@ -386,6 +386,12 @@ func TestConversation_NaN_Behind(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	if err := errorOf(t.Context(), c, []int64{7, 8, 5}, text.GenerateOptions{MaxTokens: 1}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("a token without numbers in one pass with others: got %v", err)
+	}
+	if err := errorOf(t.Context(), c, []int64{7, 8, 9}, text.GenerateOptions{MaxTokens: 1, Bias: map[int64]float64{5: -1e4}}); err != nil {
+		t.Errorf("the other tokens of that pass: got %v", err)
+	}
 }
 
 // Forward does not wait for the device without experts.

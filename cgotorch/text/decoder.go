@@ -12,12 +12,11 @@ import (
 // decoder computes logits from tokens. All its families run through the same few methods: what
 // differs stands in decoderConfig.
 type decoder struct {
+	kernelChoice
 	c      *decoderConfig
 	dtype  cgotorch.DType // of weights, products and cached keys
 	wide   cgotorch.DType // of the residual stream, norms and rotations: float32, or float64
-	flash  bool           // a cached pass takes flash attention
 	edge   string         // between the kernels of a token, or "" without them: Note [Kernels of a token]
-	notOwn string         // why a token does not take these kernels
 	embed  *cgotorch.Tensor
 	layers []*decoderLayer
 	norm   *cgotorch.Tensor

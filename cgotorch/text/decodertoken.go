@@ -35,9 +35,9 @@ type KernelStats struct {
 	Own    bool   // those of this library, which read the weights at the memory's speed
 	Reason string // why it is LibTorch's operators, if Own is false
 
-	// Search is how long Open has looked for the fastest sizes of these kernels. It is 0 if they were
-	// in the user's cache folder, from an earlier Open of a model of these shapes on such a card, and
-	// for models below 256 MB.
+	// Search is how long Open has looked for the fastest sizes of these kernels. It is 0 if the
+	// user's cache folder has the sizes, from an earlier Open of a model of these shapes on such a
+	// card. It is 0 for models below 256 MB, and below compute capability 9.0.
 	Search time.Duration
 }
 
@@ -46,17 +46,25 @@ func (m *Model) KernelStats() KernelStats {
 	return KernelStats{Own: m.d.edge != "", Reason: m.d.notOwn, Search: m.searched}
 }
 
-// kernels tells which kernels a model on a device takes: whether prompts take flash attention, and
-// why tokens do not take the kernels of a token, or "".
-func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, quantized bool) (flash bool, notOwn string, err error) {
+// kernelChoice says which kernels a model on a device takes.
+type kernelChoice struct {
+	flash  bool   // prompts take flash attention
+	notOwn string // why tokens do not take the kernels of a token, or ""
+	ringed bool   // the products of a token have the ring: Note [Search of sizes]
+}
+
+// kernels chooses the kernels of a model on a device.
+func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, quantized bool) (kernelChoice, error) {
 	if !device.IsCUDA() {
-		return false, "the model is on the CPU", nil
+		return kernelChoice{notOwn: "the model is on the CPU"}, nil
 	}
 	var capability int32
 	if err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(device), &capability)); err != nil {
-		return false, "", err
+		return kernelChoice{}, err
 	}
-	return capability >= 80 && c.flash(dtype), c.notTokenKernels(capability, dtype, quantized), nil
+	k := kernelChoice{flash: capability >= 80 && c.flash(dtype), notOwn: c.notTokenKernels(capability, dtype, quantized)}
+	k.ringed = k.notOwn == "" && capability >= 90
+	return k, nil
 }
 
 // The limits of the kernels, as csrc/kernels has them.
@@ -148,7 +156,11 @@ func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear,
 	if l.codes != nil {
 		weight, of = l.codes.typed(x), []any{l.codes.scale, d.dtype}
 	}
-	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, append([]int64{}, l.ring...)}
+	sizes := []int64{}
+	if l.ring != (ring{}) {
+		sizes = l.ring[:]
+	}
+	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, sizes}
 	return call(x, "streamtorch::token_linear", append(args, of...)...)
 }
 

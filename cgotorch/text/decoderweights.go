@@ -16,7 +16,7 @@ type linear struct {
 	weight, bias *cgotorch.Tensor // [rows, in] and [rows]; bias is nil if there is none
 	parts        []nn.Linear      // views of both, one for each tensor of the files
 	codes        *codes           // in place of weight and parts, or nil: Note [Weights of 8 bits]
-	ring         []int64          // of a token's product, or nil: Note [Search of sizes]
+	ring         ring             // of a token's product: Note [Search of sizes]
 
 	names []string // of the weights of the parts, in the files
 	rows  []int    // of each part
@@ -42,11 +42,10 @@ func (l *linear) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *
 
 // maker makes the tensors of a decoder, in the order of the files. The Do owns them until keep.
 type maker struct {
-	x      *cgotorch.Exec
-	c      *decoderConfig
-	dtype  cgotorch.DType
-	flash  bool
-	notOwn string
+	x     *cgotorch.Exec
+	c     *decoderConfig
+	dtype cgotorch.DType
+	kernelChoice
 
 	quantize bool      // the weights of layers' products are made later, one at a time
 	later    []*linear // these products
@@ -229,7 +228,7 @@ func (m *maker) decoder() *decoder {
 	if !m.c.tied {
 		d.head = m.product("", []string{strings.TrimSuffix(headName, ".weight")}, m.c.width, false, m.c.vocab)
 	}
-	d.later, d.Weights, d.whole, d.flash, d.notOwn = m.later, m.named, m.whole, m.flash, m.notOwn
+	d.later, d.Weights, d.whole, d.kernelChoice = m.later, m.named, m.whole, m.kernelChoice
 	if d.notOwn == "" {
 		d.edge = "early"
 	}

@@ -1,6 +1,10 @@
 package text
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"errors"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // Load copies the tensors of files into m, as LoadSwitch does with a new model.
 func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error { return m.load(x, paths...) }
@@ -52,7 +56,28 @@ type (
 	Ring  = ring
 )
 
-var Search = search
+var (
+	Search     = search
+	ErrNoGraph = errNoGraph
+)
+
+// Timed times a token with the operators' own choice, as a search does.
+func (m *Model) Timed() error {
+	err := m.moveTo(int64(m.timedBlocks()*pageTokens - 1))
+	if err == nil {
+		_, err = m.timed(sizes{})
+	}
+	return errors.Join(err, m.moveTo(0))
+}
+
+// PageZero reports whether page 0 has numbers other than 0.
+func (m *Model) PageZero() (found bool) {
+	cgotorch.Check(m.stream.Do(func(x *cgotorch.Exec) error {
+		found = x.Item(x.Sum(x.Abs(x.To(x.Narrow(m.pages.memory, 1, 0, 1), cgotorch.Float64)))) != 0
+		return nil
+	}))
+	return found
+}
 
 // StoredSizes are sizes that lie in the user's cache folder.
 type StoredSizes struct{ storedSizes }

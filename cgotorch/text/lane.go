@@ -19,7 +19,7 @@ import (
 // The last row's logits are sampled, and the sampled token becomes the lane's token.
 //
 // A step takes the lane's token at the lane's position through the layers, and samples the next
-// one. All of it reads and writes memory of fixed addresses, so that one graph serves all
+// one. All of it reads and writes memory of fixed addresses, so that its graphs serve all
 // conversations. On CUDA the host enqueues a step before it has read the token that the step
 // begins with: the lane has it. The host thus reads token n while the device computes token n+1.
 // If the answer ends with token n, the step was in vain, and its keys lie behind the conversation's
@@ -195,11 +195,11 @@ func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int
 		}
 	}
 	heads, keyHeads, head := int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.head)
-	byToken, byPage := x.View(l.pages.memory, -1, head), x.View(l.pages.memory, -1, pageTokens*head) // of one head
+	byToken, byPage := x.View(l.pages.memory, -1, head), x.View(l.pages.memory, -1, pageTokens*head) // rows, and pages of one head
 	p.attend = func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor {
 		v, k := &views[spanOf[layer]], within[layer]
 		fresh := x.Permute(x.View(x.Narrow(qkv, 1, int(heads), 2*int(keyHeads)), int64(rows), 2, keyHeads, head), 1, 0, 2, 3)
-		indexCopy(x, byToken, 0, x.View(x.Select(v.places, 0, k), -1), x.Reshape(fresh, -1, head))
+		indexCopy(x, byToken, 0, x.Select(v.places, 0, k), x.Reshape(fresh, -1, head))
 		all := x.Transpose(x.View(x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), 2, keyHeads, -1, head), 1, 2)
 		query, key, value := x.Narrow(qkv, 1, 0, int(heads)), x.Select(all, 0, 0), x.Select(all, 0, 1)
 		if d.flash {
@@ -226,7 +226,7 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 	v := cacheView{window: s.window, rows: rows, keys: blocks * pageTokens}
 	layers, keyHeads := int64(len(s.layers)), l.d.c.keyHeads
 	heads := x.Arange(cgotorch.Int64, 0, keyHeads, 1)
-	ofHeads := func(pages *cgotorch.Tensor) *cgotorch.Tensor { // pages of one head
+	ofHeads := func(pages *cgotorch.Tensor) *cgotorch.Tensor { // of a page [..., 1] those of its heads
 		return x.Add(x.MulScalar(pages, keyHeads), heads)
 	}
 	live := x.Narrow(s.table, 2, 0, blocks)
@@ -234,8 +234,8 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 	first := x.AddScalar(s.before, 1)
 	offset := x.Sub(positions, first)
 	pages := x.IndexSelect(x.View(s.table, 2*layers, -1), 1, call(x, "aten::div.Scalar_mode", offset, pageTokens, "floor"))
-	rowsOf := x.Unsqueeze(x.RemainderScalar(offset, pageTokens), 1)
-	v.places = x.View(x.Add(x.MulScalar(ofHeads(x.Unsqueeze(pages, 2)), pageTokens), rowsOf), layers, -1)
+	rowInPage := x.Unsqueeze(x.RemainderScalar(offset, pageTokens), 1)
+	v.places = x.View(x.Add(x.MulScalar(ofHeads(x.Unsqueeze(pages, 2)), pageTokens), rowInPage), layers, -1)
 	if !l.d.flash {
 		v.mask = l.d.sees(x, positions, x.Add(x.Arange(cgotorch.Int64, 0, v.keys, 1), first), s.window)
 		return v
@@ -264,7 +264,7 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 
 // layers runs the lane's token through the layers, and samples the token after it, which becomes
 // the lane's. With a mask it stops at the logits: the host fills the mask meanwhile, and then calls
-// sampleMasked. On CUDA the work is captured once for each number of blocks.
+// sampleMasked. On CUDA the work is captured for each number of blocks, and for each result.
 func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	step := l.captured(l.steps, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) {
 		counts := make([]int, len(l.spans))
@@ -299,6 +299,9 @@ func (l *lane) sampleMasked(x *cgotorch.Exec, f features) {
 	sample.Run(x, l.results.next(x))
 }
 
+// mostGraphs is more than a step has: two results for each size of each table, of some 40 sizes.
+const mostGraphs = 256
+
 // captured returns the captured function of some features, and makes it from fn if it is new.
 func (l *lane) captured(of map[features]*cgotorch.Captured, f features, fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor)) *cgotorch.Captured {
 	if of[f] == nil {
@@ -308,7 +311,7 @@ func (l *lane) captured(of map[features]*cgotorch.Captured, f features, fn func(
 				return nil
 			})
 			return nil
-		}, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: 64, InPlace: true})
+		}, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs, InPlace: true})
 	}
 	return of[f]
 }

@@ -221,11 +221,11 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	default:
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
-	flash, notOwn, err := c.kernels(m.stream.Device(), dtype, o.Quantize != "")
+	kernels, err := c.kernels(m.stream.Device(), dtype, o.Quantize != "")
 	if err != nil {
 		return err
 	}
-	part := promptPart(flash)
+	part := promptPart(kernels.flash)
 	spans := c.spans(m.context, part)
 	pages := pagesFor(spans, o.CacheTokens, m.context)
 	if err := c.fits(m.stream.Device(), dtype, pages, o.Quantize != ""); err != nil {
@@ -233,7 +233,7 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		mk := &maker{x: x, c: c, dtype: dtype, flash: flash, notOwn: notOwn, quantize: o.Quantize != ""}
+		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: o.Quantize != ""}
 		m.d = mk.decoder()
 		mk.keep()
 		m.Weights = m.d.Weights

@@ -40,7 +40,14 @@ func (r *results) read(x *cgotorch.Exec) *cgotorch.HostRead {
 	y := x.On(r.stream)
 	y.Wait(told) //edge:results-are-told TestConversation_ResultsTakeTurns checked
 	read := y.ReadAsync(r.all[r.last])
+	recorded := false
+	defer func() {
+		if !recorded {
+			read.Close()
+		}
+	}()
 	r.copied[r.last] = y.Record()
+	recorded = true
 	return read
 }
 

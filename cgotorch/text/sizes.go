@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -20,83 +21,101 @@ import (
 
 // Note [Search of sizes]
 //
-// A token's product reads its weights through a ring of boxes in shared memory. How many boxes are
-// best, and how many of them on their way at once, depends on the card, on the widths, and on the
-// kernels before and behind. Neighbours differ by up to 10 %. So Open measures whole tokens: it
-// changes the sizes of one kind of product at a time, and keeps what is faster. It does so from two
-// starts, because what is best for one kind depends on the others.
+// A token's product reads its weights through a ring of boxes in shared memory. The best number of
+// boxes, and of those on their way at once, depends on the card, on the widths, and on the kernels
+// before and behind. Sizes that are near each other differ by up to 10 %. So Open measures whole
+// tokens: it changes the sizes of one kind of product at a time, and keeps those that are faster. It
+// does so from two starts, because the best sizes of one kind depend on those of the others.
 //
 // Sizes do not change the order of a sum, so answers have the same bits with all of them. They are
-// stored in the user's cache folder, for the model's shapes, the card, and the text of the kernels.
+// stored in the user's cache folder, for the model's shapes, the card, and the source of the core.
 
-// ring is how the product of a token reads its weights: the number of boxes, and the largest number
-// of them on their way.
+// ring has the number of boxes, and the largest number of them on their way. {0, 0} is the
+// operator's own choice.
 type ring [2]int64
 
-// sizes are the rings of a token's products, by their kind. Kinds that are not there take what the
-// operator chooses.
+// sizes has the ring of each kind of product.
 type sizes map[string]ring
 
 // kindsOfProducts are in the order of their bytes, in most models.
 var kindsOfProducts = []string{"gate and up", "down", "head", "queries, keys and values", "output"}
 
-// rings are those that a search tries.
+// rings are the sizes that a search tries.
 var rings = []ring{{4, 2}, {5, 2}, {6, 2}, {8, 3}, {12, 3}, {8, 4}, {12, 4}, {16, 4}, {12, 6}}
 
 const (
 	leastBytes = 256 << 20        // of weights, for a search: smaller models are bound by the host
-	leastGain  = 0.002            // of the time, for a change: the noise is below that
+	leastGain  = 0.002            // of the time, for a change: equal measurements differ by less
 	mostSearch = 20 * time.Second // then the search ends with the best so far
 )
 
-// search returns the sizes of the shortest time that it finds, and that time with the operators'
-// own choice and with them.
+// errNoGraph says that a token cannot be timed, because it is not captured.
+var errNoGraph = errors.New("no graph")
+
+// search returns the fastest sizes that it finds, and the milliseconds of a token with the
+// operators' own choice and with these sizes.
 func search(measure func(sizes) (float64, error), deadline time.Time) (best sizes, before, after float64, err error) {
 	second := sizes{}
 	for _, kind := range kindsOfProducts {
 		second[kind] = ring{12, 4}
 	}
-	after = math.Inf(1)
-	for i, at := range []sizes{{}, second} {
-		now, err := measure(at)
+	before, after = math.Inf(1), math.Inf(1)
+	for _, start := range []sizes{{}, second} {
+		at, t, err := descend(measure, start, deadline)
 		if err != nil {
 			return nil, 0, 0, err
 		}
-		if i == 0 {
-			before = now
+		if t < after {
+			best, after = at, t
 		}
-		for _, kind := range kindsOfProducts {
-			for _, r := range rings {
-				if time.Now().After(deadline) {
-					break
-				}
-				next := maps.Clone(at)
-				next[kind] = r
-				t, err := measure(next)
-				if err != nil {
-					return nil, 0, 0, err
-				}
-				if t < now*(1-leastGain) {
-					at, now = next, t
-				}
+	}
+	after = math.Inf(1) // the shortest of many times is partly luck: both are measured again
+	for range 2 {
+		for _, one := range []struct {
+			s  sizes
+			to *float64
+		}{{sizes{}, &before}, {best, &after}} {
+			t, err := measure(one.s)
+			if err != nil {
+				return nil, 0, 0, err
 			}
+			*one.to = min(*one.to, t)
 		}
-		if now < after {
-			best, after = at, now
-		}
+	}
+	if after >= before {
+		return sizes{}, before, before, nil
 	}
 	return best, before, after, nil
 }
 
-// take gives the products their sizes.
-func (d *decoder) take(s sizes) {
-	of := func(l *linear, kind string) {
-		if l == nil {
-			return
+// descend changes the sizes of one kind at a time, and keeps what is faster. It returns these sizes
+// and their time.
+func descend(measure func(sizes) (float64, error), at sizes, deadline time.Time) (sizes, float64, error) {
+	now, err := measure(at)
+	for _, kind := range kindsOfProducts {
+		for _, r := range rings {
+			if err != nil || time.Now().After(deadline) {
+				return at, now, err
+			}
+			if r == at[kind] {
+				continue
+			}
+			next := maps.Clone(at)
+			next[kind] = r
+			var t float64
+			if t, err = measure(next); err == nil && t < now*(1-leastGain) {
+				at, now = next, t
+			}
 		}
-		l.ring = nil
-		if r, ok := s[kind]; ok {
-			l.ring = r[:]
+	}
+	return at, now, err
+}
+
+// setRings gives the products their sizes.
+func (d *decoder) setRings(s sizes) {
+	of := func(l *linear, kind string) {
+		if l != nil {
+			l.ring = s[kind]
 		}
 	}
 	for _, l := range d.layers {
@@ -110,11 +129,11 @@ func (d *decoder) take(s sizes) {
 
 // storedSizes is the content of a file of sizes.
 type storedSizes struct {
-	Model   string // its shapes
-	Device  string
-	Library string // of the kernels
-	Before  float64
-	After   float64 // milliseconds of a token with the operators' own choice, and with Rings
+	Model   string  // the shapes of its products
+	Device  string  // the name of the card
+	Library string  // the hash of the core's source
+	Before  float64 // milliseconds of a token with the operators' own choice
+	After   float64 // and with Rings
 	Rings   sizes
 }
 
@@ -128,19 +147,23 @@ func (s *storedSizes) file() string {
 	return filepath.Join(root, "sizes", fmt.Sprintf("%x.json", key[:16]))
 }
 
-// read reads the sizes of the same model, device and library, and reports whether they are there
-// and can be right.
+// read reads the sizes of the same model, device and library. It reports whether they are there and
+// in bounds.
 func (s *storedSizes) read() bool {
+	info, err := os.Stat(s.file())
+	if err != nil || !info.Mode().IsRegular() || info.Size() > 1<<16 {
+		return false
+	}
 	data, err := os.ReadFile(s.file())
 	if err != nil {
 		return false
 	}
 	var found storedSizes
-	if json.Unmarshal(data, &found) != nil || found.Model != s.Model || found.Device != s.Device || found.Library != s.Library {
+	if json.Unmarshal(data, &found) != nil || found.Model != s.Model || found.Device != s.Device || found.Library != s.Library || !(found.After > 0) {
 		return false
 	}
-	for _, r := range found.Rings {
-		if r[0] < 1 || r[1] < 1 || max(r[0], r[1]) > 1<<15 {
+	for kind, r := range found.Rings {
+		if !slices.Contains(kindsOfProducts, kind) || r[0] < 1 || r[1] < 1 || max(r[0], r[1]) > 1<<15 {
 			return false
 		}
 	}
@@ -148,7 +171,7 @@ func (s *storedSizes) read() bool {
 	return true
 }
 
-// write stores the sizes for other processes. If that is not possible, they search too.
+// write stores the sizes for later processes. If the file cannot be written, those search again.
 func (s *storedSizes) write() {
 	path := s.file()
 	if path == "" || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
@@ -159,43 +182,54 @@ func (s *storedSizes) write() {
 	}
 }
 
-// shapes tells all that the time of a token depends on.
+// shapes tells the shapes of a token's products, and what stands between them.
 func (m *Model) shapes() string {
 	c := m.d.c
-	return fmt.Sprintf("%d layers, %d experts, width %d, inner %d, %d heads of %d, %d of keys, vocabulary %d, %s, %v, weights %q, norms behind products %v",
-		len(c.layers), c.experts.count, c.width, c.inner, c.heads, c.head, c.keyHeads, c.vocab, c.activation, m.d.dtype, m.quantize, m.d.layers[0].afterMix != nil)
+	return fmt.Sprintf("%d layers, %d of %d experts of %d, width %d, inner %d, %d heads of %d, %d of keys, vocabulary %d, %s, %v, weights %q, norms behind products %v",
+		len(c.layers), c.experts.top, c.experts.count, c.experts.inner, c.width, c.inner, c.heads, c.head, c.keyHeads, c.vocab, c.activation, m.d.dtype, m.quantize, m.d.layers[0].afterMix != nil)
 }
 
 // choose gives the products of a token their sizes: those that are stored, or else those that a
-// search finds. It waits for the device. The weights must have values.
+// search finds. It waits for the device. The weights must have values. It does nothing for models
+// that are small, and for those without the ring.
 func (m *Model) choose() error {
 	weights, _ := m.Memory()
-	var capability int32
-	if err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(m.stream.Device()), &capability)); err != nil {
-		return err
-	}
-	if m.d.edge == "" || capability < 90 || weights < leastBytes {
+	if !m.d.ringed || weights < leastBytes {
 		return nil
 	}
 	s := &storedSizes{Model: m.shapes(), Device: ct.DeviceName(inside.Core.Device(m.stream.Device())), Library: library.Key()}
 	if !s.read() {
 		start := time.Now()
-		err := m.at(127)
+		err := m.moveTo(int64(m.timedBlocks()*pageTokens - 1))
 		if err == nil {
 			s.Rings, s.Before, s.After, err = search(m.timed, start.Add(mostSearch))
 		}
-		if err = errors.Join(err, m.at(0)); err != nil {
+		captured := !errors.Is(err, errNoGraph)
+		if !captured {
+			err = nil
+		}
+		if err = errors.Join(err, m.moveTo(0)); err != nil {
 			return err
 		}
-		m.searched = time.Since(start)
-		s.write()
+		if m.searched = time.Since(start); captured && m.searched < mostSearch {
+			s.write()
+		}
 	}
-	m.d.take(s.Rings)
+	m.d.setRings(s.Rings)
 	return nil
 }
 
-// at moves the lane to a position, and zeroes page 0.
-func (m *Model) at(position int64) error {
+// timedBlocks returns how many blocks of each table a token that is timed sees.
+func (m *Model) timedBlocks() int {
+	blocks := 8
+	for _, s := range m.lane.spans {
+		blocks = min(blocks, s.width)
+	}
+	return blocks
+}
+
+// moveTo moves the lane to a position, and zeroes page 0.
+func (m *Model) moveTo(position int64) error {
 	return m.stream.Do(func(x *cgotorch.Exec) error {
 		write(x, m.lane.position, []int64{position})
 		cgotorch.Check(x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0).Close())
@@ -204,52 +238,61 @@ func (m *Model) at(position int64) error {
 }
 
 // timed returns the milliseconds of a token with these sizes, sampling left out. It waits for the
-// device. All keys and values lie in page 0 meanwhile.
+// device. All keys and values lie in page 0 meanwhile. It fails with errNoGraph if the token is not
+// captured.
 func (m *Model) timed(s sizes) (float64, error) {
-	m.d.take(s)
+	m.d.setRings(s)
 	l, shortest := m.lane, math.Inf(1)
 	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, _ ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		x.Tidy(func() *cgotorch.Tensor {
-			blocks := make([]int, len(l.spans))
-			for i, span := range l.spans {
-				blocks[i] = min(8, span.width)
-			}
-			m.d.token(x, l.tokenPass(x, blocks))
+			m.d.token(x, l.tokenPass(x, slices.Repeat([]int{m.timedBlocks()}, len(l.spans))))
 			return nil
 		})
 		return nil
 	}, cgotorch.CapturedOptions{WarmUp: 1, InPlace: true})
 	defer step.Close()
-	const tokens = 3
 	for round := range 3 {
-		var began, ended *cgotorch.Event
-		err := m.stream.Do(func(x *cgotorch.Exec) error {
-			x = plain(x)
-			step.Run(x, l.token) // the first one is eager, and the second one captures
-			step.Run(x, l.token)
-			began = x.RecordTiming()
-			for range tokens {
-				step.Run(x, l.token)
-			}
-			ended = x.RecordTiming()
-			return nil
-		})
-		if err == nil {
-			err = ended.Synchronize()
-		}
+		t, err := m.launched(step)
 		if err != nil {
 			return 0, err
 		}
-		t, err := ended.Elapsed(began)
-		began.Close()
-		ended.Close()
-		if err != nil {
-			return 0, err
-		}
-		shortest = min(shortest, t/tokens)
+		shortest = min(shortest, t)
 		if shortest > 1.5 && round > 0 { // long tokens have less noise
 			break
 		}
 	}
 	return shortest, nil
+}
+
+// launched returns the milliseconds of a token of `step`. It fails with errNoGraph if step has no
+// graph.
+func (m *Model) launched(step *cgotorch.Captured) (float64, error) {
+	const tokens = 3
+	var began, ended *cgotorch.Event
+	defer func() {
+		began.Close()
+		ended.Close()
+	}()
+	err := m.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		step.Run(x, m.lane.token) // at first it is eager, and the next one captures
+		step.Run(x, m.lane.token)
+		began = x.RecordTiming()
+		for range tokens {
+			step.Run(x, m.lane.token)
+		}
+		ended = x.RecordTiming()
+		return nil
+	})
+	if err == nil {
+		err = ended.Synchronize()
+	}
+	if err == nil && step.Stats().Graphs == 0 {
+		err = errNoGraph
+	}
+	if err != nil {
+		return 0, err
+	}
+	t, err := ended.Elapsed(began)
+	return t / tokens, err
 }

@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -37,8 +38,18 @@ func TestSearch(t *testing.T) {
 	}
 	calls = 0
 	found, _, _, err = text.Search(measure, time.Now())
-	if err != nil || calls != 2 || len(found) != 5 {
+	if err != nil || calls != 6 || len(found) != 5 { // two starts, and twice the default and the better one
 		t.Errorf("without time: %d measurements, %v, %v, want the better of two starts", calls, found, err)
+	}
+	lucky := 0
+	found, before, after, err = text.Search(func(s text.Sizes) (float64, error) {
+		if lucky++; lucky == 20 {
+			return 5, nil
+		}
+		return 10, nil
+	}, time.Now().Add(time.Hour))
+	if err != nil || len(found) != 0 || before != 10 || after != 10 {
+		t.Errorf("after one lucky measurement: %v, %v and %v, %v, want the default", found, before, after, err)
 	}
 	if _, _, _, err := text.Search(func(text.Sizes) (float64, error) { return 0, cgotorch.ErrDeviceLost }, time.Now()); err != cgotorch.ErrDeviceLost {
 		t.Errorf("got %v, want the error of the measurement", err)
@@ -85,6 +96,24 @@ func TestSizes_Stored(t *testing.T) {
 	t.Setenv("STREAMTORCH_CACHE", "relative")
 	if a.Write(); a.File() != "" || a.Read() {
 		t.Errorf("without a cache folder the file is %q", a.File())
+	}
+}
+
+// A token that is timed lies within the tables, however short they are.
+func TestSizes_ShortContext(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, name := range []string{"llama", "windows"} {
+		for _, context := range []int{1, 16, 17, 100, 113, 2048} {
+			m := openRandom(t, configs[name], text.Options{Context: context})
+			m.Edge("early")
+			if err := m.Timed(); !errors.Is(err, text.ErrNoGraph) && !torchtest.Device().IsCUDA() {
+				t.Errorf("%s, Context %d: got %v, want a token that ran and was not captured", name, context, err)
+			}
+			if m.PageZero() {
+				t.Errorf("%s, Context %d: page 0 has numbers", name, context)
+			}
+			m.Close()
+		}
 	}
 }
 

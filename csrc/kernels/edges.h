@@ -41,10 +41,10 @@ namespace ct {
 
 enum Edge : int { kFullEdge, kEarlyEdge, kWaitEdge };  // kEdgesText has the same numbers
 
-// Returns the edge that a kernel of the operator has on a device.
-inline Edge edge_of(const char* op, std::string_view name, c10::DeviceIndex device) {
+// Returns the edge that a kernel of the operator has on a device. On the CPU there is none.
+inline Edge edge_of(const char* op, std::string_view name, c10::Device device) {
   TORCH_CHECK(name == "full" || name == "early" || name == "wait", op, ": the edge is \"", name, "\", want full, early or wait");
-  if (name == "full" || cuda().chip(device).capability < 90) return kFullEdge;
+  if (name == "full" || !device.is_cuda() || cuda().chip(device.index()).capability < 90) return kFullEdge;
   return name == "early" ? kEarlyEdge : kWaitEdge;
 }
 

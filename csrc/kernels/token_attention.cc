@@ -48,7 +48,7 @@ namespace {
 
 constexpr char kOperator[] = "streamtorch::token_attention";
 constexpr int64_t kPage = 16, kMostHead = 256, kMostGroup = 8;
-constexpr int kFewWarps = 4;  // of a block
+constexpr int kLeastWarps = 4;  // of a block
 
 enum Norm : int { kNoNorm, kOfEachHead, kOfAllHeads };  // token_attention_cuda.h has the same numbers
 
@@ -85,9 +85,10 @@ struct Inputs {
   void check() const {
     TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
                 ": memory is ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head]");
-    TORCH_CHECK(heads > 0 && heads % key_heads() == 0 && qkv.numel() == (heads + 2 * key_heads()) * head(), kOperator, ": qkv is ", qkv.sizes(), ", want ",
+    TORCH_CHECK(at::isFloatingType(memory.scalar_type()), kOperator, ": memory is ", memory.scalar_type(), ", want a floating dtype");
+    TORCH_CHECK(heads > 0 && heads <= qkv.numel() && heads % key_heads() == 0 && qkv.numel() == (heads + 2 * key_heads()) * head(), kOperator, ": qkv is ", qkv.sizes(), ", want ",
                 heads, " queries, and keys and values of ", key_heads(), " heads of ", head());
-    TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
+    TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, cos, sin, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
     const at::ScalarType wide = memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     check(qkv, "qkv", qkv.numel(), wide);
     TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
@@ -130,7 +131,9 @@ at::Tensor by_operators(const Inputs& of) {
   const int64_t newest = of.position.item<int64_t>() - of.before.item<int64_t>() - 1;
   TORCH_CHECK(newest >= 0 && newest < of.table.size(1) * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.table.size(1), " blocks");
   const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0, block = oldest / kPage, blocks = newest / kPage - block + 1;
-  const at::Tensor pages = of.memory.view({-1, key_heads, kPage, head});
+  const at::Tensor pages = of.memory.view({-1, key_heads, kPage, head}), live = of.table.narrow(1, block, blocks);
+  const int64_t least = live.min().item<int64_t>(), most = live.max().item<int64_t>();
+  TORCH_CHECK(least >= 0 && most < pages.size(0), kOperator, ": the table has the pages ", least, " to ", most, ", and memory has ", pages.size(0));
   // Writes new keys or values into the cache. Returns what the token sees: [key_heads, keys, HEAD].
   const auto seen = [&](int64_t kind, const at::Tensor& fresh) {
     const at::Tensor row = of.table.select(0, kind);
@@ -185,8 +188,8 @@ struct Layout {
   int blocks_beside;  // that a multiprocessor has room for
 };
 
-// Returns how many tiles a cluster has at least. Another cluster of a key head costs a merge, so
-// each has some work: 2048 keys of 128 elements for each of its blocks.
+// Returns how many tiles a cluster has at least: for each of its blocks, 256 keys of 128 elements.
+// Another cluster of a key head costs a merge, so each has some work.
 int64_t share_of(int cluster, int64_t head) { return std::max<int64_t>(cluster * 16 * 128 / head, 1); }
 
 // Returns the number of blocks of a cluster. With more than one block on each multiprocessor, large
@@ -195,15 +198,15 @@ int cluster_of(const CudaChip& chip, int64_t head, int64_t key_heads, int64_t ti
   if (chip.capability < 90) return 1;
   const int most = key_heads < 32 ? 8 : key_heads < 64 ? 4 : 2;
   int cluster = 2;
-  while (cluster < most && kFewWarps * cluster < tiles) cluster *= 2;
+  while (cluster < most && kLeastWarps * cluster < tiles) cluster *= 2;
   const int64_t share = share_of(cluster, head), splits = (tiles + share - 1) / share;
   return key_heads * splits * cluster <= chip.multiprocessors ? cluster : 2;
 }
 
 Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads, int64_t tiles) {
-  Layout made{cluster_of(chip, head, key_heads, tiles), kFewWarps, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
-  if (head <= 64 && made.warps * made.cluster < tiles) made.warps *= 2;  // larger heads need too many registers
-  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 96 * group + 256;  // in static shared memory, at most
+  Layout made{cluster_of(chip, head, key_heads, tiles), kLeastWarps, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+  if (head <= 64 && made.warps * made.cluster < tiles) made.warps *= 2;  // with larger heads, two such blocks have no room beside each other
+  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 8 * (made.warps + made.cluster) * group + 512;  // in static shared memory, at most
   // Two blocks beside each other hide each other's waits. Too few stages hide none of the memory's.
   for (made.blocks_beside = 2; made.blocks_beside > 0; --made.blocks_beside) {
     const int64_t room = (chip.shared_memory + 1024) / made.blocks_beside - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
@@ -230,7 +233,7 @@ const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge)
   });
 }
 
-at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
+at::Tensor by_kernel(const Inputs& of, Edge edge) {
   const at::ScalarType dtype = of.memory.scalar_type();
   const c10::DeviceIndex device = of.memory.device().index();
   const CudaChip chip = cuda().chip(device);
@@ -241,7 +244,6 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name) {
   TORCH_CHECK(is_aligned(of.qkv) && is_aligned(of.memory), kOperator, ": qkv or memory is not aligned to 16 bytes");
   TORCH_CHECK(blocks * kPage < INT32_MAX && of.memory.size(1) < INT32_MAX / 2 && of.qkv.numel() < INT32_MAX, kOperator, ": the table ", of.table.sizes(),
               ", the cache ", of.memory.sizes(), " or qkv ", of.qkv.sizes(), " is too large");
-  const Edge edge = edge_of(kOperator, edge_name, device);
   const int64_t window = std::min<int64_t>(of.window, INT32_MAX);
   const int64_t tiles = window > 0 ? std::min(blocks, (window + 14) / kPage + 1) : blocks;  // that have visible keys, at most
   const Layout layout = layout_of(chip, head, group, key_heads, tiles);
@@ -275,7 +277,8 @@ at::Tensor token_attention(const at::Tensor& qkv, Optional query_norm, Optional 
                            int64_t heads, int64_t window, double scale, double cap, const at::Tensor& arrived, c10::string_view edge) {
   const Inputs of{qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, sinks, heads, window, scale, cap, arrived};
   of.check();
-  if (memory.is_cuda()) return by_kernel(of, {edge.data(), edge.size()});
+  const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, memory.device());
+  if (memory.is_cuda()) return by_kernel(of, checked);
   return by_operators(of);
 }
 

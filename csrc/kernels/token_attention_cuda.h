@@ -15,7 +15,7 @@
 //
 // Each block adds up what its warps have, and pushes the sums to the blocks of its cluster that
 // finish them. Splits write their sums to memory, and the last of them to arrive adds these up. All
-// sums have a fixed order for one position.
+// sums have a fixed order for one position and one size of the table.
 //
 // The text is compiled for one set of these macros:
 //

@@ -23,7 +23,8 @@ struct Best {
   }
 
   __device__ __forceinline__ void add(const Best& other) {
-    const bool first = above(other);  // of two references, one would be an address in memory
+    const bool first = above(other);
+    // Copies stay in registers. References would force one of them into memory.
     const Best large = first ? *this : other, small = first ? other : *this;
     const float ratio = small.sum == 0 ? 0 : expf(small.logit - large.logit);
     *this = Best{large.logit, large.token, fmaf(small.sum, ratio, large.sum)};
@@ -46,6 +47,7 @@ __device__ __forceinline__ Best of_lanes(Best best) {
 // Waits for all threads of all blocks. Each sees what the others have written into shared memory.
 __device__ __forceinline__ void meet() {
 #if BLOCKS > 1
+  __syncwarp();
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   __syncthreads();

@@ -8,11 +8,12 @@ namespace ct {
 
 inline constexpr char kTokenBoxesText[] = R"cuda(
 constexpr int kWarps = PAIRS;
+static_assert(WIDTH % 256 == 0, "a warp multiplies 256 columns at a time");
 
 extern "C" __global__ void __launch_bounds__(160) token_linear_boxes(const Linear l, const __grid_constant__ Map map) {
   extern __shared__ __align__(128) unsigned char shared[];
   const Shared s(shared, l, kWarps);
-  if (!computes<kWarps>(l, map, s)) return;
+  if (!begin_block<kWarps>(l, map, s)) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int pairs = pairs_of(l);
   Place from;
@@ -27,9 +28,8 @@ extern "C" __global__ void __launch_bounds__(160) token_linear_boxes(const Linea
       const Raw* const first = reinterpret_cast<const Raw*>(s.ring + from.stage * kBoxBytes) + warp * (kTwoMatrices ? 1 : 2) * WIDTH;
       const Raw* const second = first + (kTwoMatrices ? kWarps : 1) * WIDTH;
 #pragma unroll
-      for (int i = 0; i < (WIDTH + 255) / 256; ++i) {
+      for (int i = 0; i < WIDTH / 256; ++i) {
         const int at = i * 256 + lane * 8;
-        if (WIDTH % 256 != 0 && at >= WIDTH) continue;
         float v[8];
         widen(*reinterpret_cast<const Eight*>(s.x + box * WIDTH + at), v);
         multiply(a[0], a[1], *reinterpret_cast<const uint4*>(first + at), v);

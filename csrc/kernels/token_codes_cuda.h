@@ -15,6 +15,7 @@ namespace ct {
 
 inline constexpr char kTokenCodesText[] = R"cuda(
 constexpr int kWarps = 8, kRows = 2 * PAIRS;
+static_assert(kLine % (128 * kWarps) == 0, "each warp multiplies a line of 128 bytes at a time");
 
 // Returns two codes of a word as numbers in float16: the low two, or the high two.
 template <bool kHigh>
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[2][kWarps][kRows];
   const Shared s(shared, l, kWarps);
-  if (!computes<kWarps>(l, map, s)) return;
+  if (!begin_block<kWarps>(l, map, s)) return;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int groups = groups_of(l), pairs = pairs_of(l);
   Place from;
@@ -63,7 +64,6 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
       Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
 #pragma unroll
       for (int line = 0; line < kLine / 128; line += kWarps) {
-        if (kLine % (128 * kWarps) != 0 && line + warp >= kLine / 128) continue;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int at = (line + warp) * 128 + half * 64 + t * 16;  // 16 columns of this lane

@@ -67,6 +67,7 @@ struct Inputs {
     check(token, "token", at::kLong, 1, 1);
     check(position, "position", at::kLong, 1, 1);
     check(result, "result", at::kDouble, 2, kMost);
+    TORCH_CHECK(!token.is_alias_of(position), kOperator, ": token and position share memory");
   }
 };
 
@@ -87,7 +88,7 @@ int64_t drawn_on_cpu(const Inputs& of, double uniform) {
   std::iota(order.begin(), order.end(), 0);
   if (of.top || of.filter) {
     const auto before = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
-    const int64_t kept = of.top ? static_cast<int64_t>(std::clamp<double>(numbers[3], 1, static_cast<double>(n))) : n;
+    const int64_t kept = of.top ? static_cast<int64_t>(std::fmin(std::fmax(numbers[3], 1), static_cast<double>(n))) : n;
     std::nth_element(order.begin(), order.begin() + (kept - 1), order.end(), before);
     order.resize(static_cast<size_t>(kept));
     std::sort(order.begin(), order.end(), before);
@@ -141,10 +142,10 @@ void token_drawn(const at::Tensor& logits, const at::Tensor& changed, const at::
                  at::Tensor& position, at::Tensor& result, bool top, bool filter, c10::string_view edge_name) {
   const Inputs of{logits, changed, numbers, uniforms, token, position, result, top, filter};
   of.check();
+  const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, logits.device());
   if (!logits.is_cuda()) return on_cpu(of);
   const c10::DeviceIndex device = logits.device().index();
   const CudaChip chip = cuda().chip(device);
-  const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, device);
   const unsigned blocks = chip.capability >= 90 ? kCluster : 1;
   const int64_t items = (logits.numel() + blocks * kThreads - 1) / (blocks * kThreads), bytes = items * kThreads * 4;
   const bool kept = bytes <= chip.shared_memory - 16384;  // besides there are less than 16 KB

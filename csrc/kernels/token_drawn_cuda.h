@@ -1,7 +1,7 @@
 // The CUDA text of token_drawn: token_drawn.cc compiles and launches it, behind token_best_cuda.h.
 //
-// Each token has a place: tokens that are likelier come first, or, without both, those with smaller
-// numbers. The kernel looks for three tokens, one after the other: the last one of the top-k, the
+// Each token has a place. With a top-k, a top-p or a min-p, likelier tokens come first. Otherwise
+// tokens come by their numbers. The kernel looks for three tokens, one after the other: the last one of the top-k, the
 // last one of the top-p among those, and the drawn one. A round of a search counts the tokens of
 // each of 256 bins of places, and adds their weights, which are probabilities in units of 2^-31 of
 // the largest. The next round divides the bin that reaches the goal. If a first round finds few
@@ -57,12 +57,15 @@ struct Search {
   Wide few[kFew];  // their places, in block 0
   unsigned ranks[kFew];
   Wide sums[kFew / 32];
-  bool reached;          // what `reaches` found: whether, at which thread, the sum before it, and its count
-  int at;
-  Wide before;
-  unsigned count;
-  unsigned crowd, slot;  // the tokens up to the end of that bin, and where this block puts its next one
+  bool reached;    // whether a goal was reached
+  int at;          // at which thread
+  Wide before;     // the sum before that thread
+  unsigned count;  // the tokens of that thread
+  unsigned crowd;  // the tokens up to the end of that thread's bin
+  unsigned slot;   // where this block puts its next one of the few
 };
+static_assert(kFew >= kBins && kFew % 32 == 0 && kFew <= kThreads, "`reaches` adds up bins and the few");
+static_assert(sizeof(Search) + 2 * sizeof(Bests) <= 15360, "token_drawn.cc leaves so much shared memory");
 
 // Adds to a sum in shared memory, in halves: only 32 bits have fast atomics.
 __device__ __forceinline__ void add_to(Wide& sum, Wide v) {
@@ -73,20 +76,20 @@ __device__ __forceinline__ void add_to(Wide& sum, Wide v) {
   if (high != 0) atomicAdd(halves + 1, high);
 }
 
-__device__ __forceinline__ Wide load_from(const Wide* shared, int block) {
-  Wide v = *shared;
+// Loads a variable of the shared memory of another block, of 4 or 8 bytes.
+template <typename T>
+__device__ __forceinline__ T load_from(const T* shared, int block) {
 #if BLOCKS > 1
-  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(v) : "r"(address_in(shared, block)) : "memory");
-#endif
+  T v;
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(v) : "r"(address_in(shared, block)) : "memory");
+  } else {
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address_in(shared, block)) : "memory");
+  }
   return v;
-}
-
-__device__ __forceinline__ unsigned load_from(const unsigned* shared, int block) {
-  unsigned v = *shared;
-#if BLOCKS > 1
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address_in(shared, block)) : "memory");
+#else
+  return *shared;
 #endif
-  return v;
 }
 
 __device__ __forceinline__ void store_in(Wide* shared, int block, Wide v) {
@@ -149,17 +152,16 @@ struct Range {
   __device__ __forceinline__ bool has(Wide place) const { return place - first <= last - first; }
 };
 
-// What a search looks for: the first token at which the running count, or the running weight,
-// reaches a goal.
+// The token that a search looks for: the first one at which a running sum reaches `rest`.
 struct Goal {
-  bool counts;
-  float share;   // else, of the weight of all tokens of the range
-  bool above;    // whether the weight is to be above the share
-  Wide rest;     // how much is to be reached; 0: only the share is known yet
+  bool counts;  // the sum is that of tokens, and else of their weights
+  float share;  // of the weight of all tokens of the range
+  bool above;   // the sum is to be above the share
+  Wide rest;    // 0 until `reaches` has computed it from the share
 };
 
 // Returns whether the sum of `own` over the first kFew threads reaches a goal. It tells in `search`
-// at which thread. All threads of a block call it; the others learn no rest of a share.
+// at which thread. All threads of a block call it. Only the first kFew know the goal's rest then.
 __device__ __forceinline__ bool reaches(Goal& goal, Wide own, unsigned count, Search& search) {
   const int thread = threadIdx.x;
   Wide sum = own, total = 0;
@@ -199,7 +201,7 @@ __device__ __forceinline__ bool reaches(Goal& goal, Wide own, unsigned count, Se
 // not reach the goal. All threads of all blocks call it. `turn` counts the uses of bins.
 //
 // If the first round shows that few tokens have places up to the end of the bin, it ends there.
-// `few` is then their number, the range ends behind them, and the goal is as before.
+// `few` is then their number, the range ends behind them, and the goal counts from the first place.
 __device__ __forceinline__ bool search_for(const Tokens& tokens, Range& range, Goal& goal, Search& search, int& turn, int& few) {
   const int thread = threadIdx.x;
   for (int shift = kFirstShift;; shift = max(shift - 8, 0)) {
@@ -211,7 +213,7 @@ __device__ __forceinline__ bool search_for(const Tokens& tokens, Range& range, G
       const Wide place = place_of(far, token);
       const int bin = static_cast<int>((place - range.first) >> shift);
       const bool in = range.has(place);
-      if (kByNumber && shift >= 5) {  // the lanes of a warp have one bin
+      if (kByNumber && shift >= 5) {  // 32 numbers behind each other, those of a warp, have one bin
         Wide weight = in ? weight_of(far) : 0;
 #pragma unroll
         for (int distance = 16; distance > 0; distance /= 2) weight += __shfl_xor_sync(0xFFFFFFFFu, weight, distance);
@@ -306,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) token_drawn(const Drawn d)
       if (step == kTopP && !(FILTER && top_p < 1)) continue;
       if (step == kDraw && FILTER && min_p > 0) {
         const unsigned farthest = static_cast<unsigned>(fminf(-logf(min_p), 31.5f) * 134217728.0f);
-        range.last = min(range.last, place_of(farthest, -1));
+        range.last = min(range.last, place_of(farthest, -1));  // with all numbers of tokens
       }
       range.first = 0;
       Goal goal{step == kTopK, step == kTopP ? top_p : uniform, step == kDraw, step == kTopK ? static_cast<Wide>(fmaxf(top_k, 1)) : 0};

@@ -15,6 +15,7 @@
 #include "core/device.h"
 #include "kernels/edges.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/token_best_cuda.h"
 #include "kernels/variants.h"
 
@@ -54,6 +55,9 @@ void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& po
   }
   TORCH_CHECK(result.numel() >= 2 && result.scalar_type() == at::kDouble && result.is_contiguous() && result.device() == logits.device(), kOperator,
               ": result is ", result.scalar_type(), " ", result.sizes(), ", want float64 of two elements or more on ", logits.device());
+  TORCH_CHECK(!token.is_alias_of(position), kOperator, ": token and position share memory");
+  TORCH_CHECK(!needs_gradient({logits}), kOperator, ": it has no gradient: call it in NoGrad");
+  const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, logits.device());
   if (!logits.is_cuda()) {
     const at::Tensor row = logits.view({-1});
     token.copy_(at::argmax(row, 0, /*keepdim=*/true));
@@ -63,7 +67,6 @@ void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& po
     return;
   }
   const c10::DeviceIndex device = logits.device().index();
-  const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, device);
   const unsigned blocks = cuda().chip(device).capability >= 90 ? kCluster : 1;
   const void* from = logits.const_data_ptr();
   void *to = token.mutable_data_ptr(), *at = position.mutable_data_ptr(), *told = result.mutable_data_ptr();

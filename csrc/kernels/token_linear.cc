@@ -28,7 +28,7 @@
 // rounded.
 //
 // `sizes` says which kernel runs. [0] is token_linear_direct. [stages, window] is a ring of so many
-// boxes, of which at most `window` are on their way: boxes of 768 to 1024 columns, or twice as many
+// boxes, of which at most `window` are on their way: boxes of 768 or 1024 columns, or twice as many
 // of 512. With [] the operator chooses. Codes have the ring alone, and below compute capability 9.0
 // there is no ring. The kernels: token_linear_cuda.h. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
@@ -177,8 +177,9 @@ struct Cut {
   int boxes = 0, width = 0;  // boxes of so many columns
   int padded;                // columns of the product's input in shared memory
 
-  // A warp multiplies 256 columns at a time, or with codes eight warps 1024 together. So other
-  // widths cost up to 20 % more. What is behind the last column is not read.
+  // The width is one of three, with the fewest columns behind the last. A warp multiplies 256 columns
+  // at a time, and with codes eight warps 1024 together, so part of a wider step is idle. What is
+  // behind the last column is not read.
   Cut(int64_t columns, bool coded, bool ring) : padded(static_cast<int>((columns + 1023) / 1024 * 1024)) {
     if (!ring) return;
     for (const int of : {1024, 768, 512}) {
@@ -187,8 +188,8 @@ struct Cut {
       boxes = count, width = of, padded = count * of;
     }
   }
-  // How many boxes stand for one of 1024 columns, or nearly so.
-  int finer() const { return 1024 / width; }
+  // How many boxes `sizes` and the limits below count as one.
+  int boxes_together() const { return width == 512 ? 2 : 1; }
 };
 
 const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int pairs) {
@@ -219,7 +220,7 @@ int pairs_of_codes(int pairs, int multiprocessors) {
   return 20 * busiest(8) > 21 * busiest(4) ? 4 : 8;
 }
 
-at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayRef sizes) {
+at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const at::ScalarType dtype = of.dtype();
   const c10::DeviceIndex device = of.weight.device().index();
   const CudaChip chip = cuda().chip(device);
@@ -228,7 +229,6 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
               kOperator, ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), " for ", of.columns(), " columns of ", dtype,
               ", and the kernels take bfloat16 and float16, a multiple of 8 columns up to ", kMostColumns, " (", kMostNormed,
               " behind a norm), on compute capability 8.0; codes in rows of a multiple of 16 bytes, on 9.0");
-  const Edge edge = edge_of(kOperator, edge_name, device);
   const at::ScalarType to = of.epilogue == kFloat || of.epilogue == kAdd ? at::kFloat : dtype;
   at::Tensor out = at::empty({1, of.results()}, of.weight.options().dtype(to));
   Linear l{of.input.const_data_ptr(), of.weight.const_data_ptr(), read(of.bias), read(of.norm), read(of.late), read(of.late_norm),
@@ -258,10 +258,10 @@ at::Tensor by_kernel(const Inputs& of, std::string_view edge_name, at::IntArrayR
   // Where a block copies few boxes, the loads of its input count for more than the boxes that they
   // wait behind.
   const auto size = [&](size_t i, int64_t own) {
-    return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.finer();
+    return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
   };
   l.stages = std::min({size(0, 10), copies, room});
-  l.window = std::min(size(1, copies <= 8 * cut.finer() ? 2 : 3), l.stages);
+  l.window = std::min(size(1, copies <= 8 * cut.boxes_together() ? 2 : 3), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
   CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.weight.size(1) * element,
@@ -277,7 +277,8 @@ at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optio
                         std::optional<at::ScalarType> dtype) {
   const Inputs of{input, weight, bias, norm, eps, offset, epilogue_of({epilogue.data(), epilogue.size()}), residual, late, late_norm, sum, scale, dtype};
   of.check();
-  if (weight.is_cuda()) return by_kernel(of, {edge.data(), edge.size()}, sizes);
+  const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
+  if (weight.is_cuda()) return by_kernel(of, checked, sizes);
   return by_operators(of);
 }
 

@@ -48,11 +48,23 @@ constexpr int kRowsOfGroup = kTwoMatrices ? PAIRS : 2 * PAIRS;  // of each matri
 
 __device__ __forceinline__ int groups_of(const Linear& l) { return (pairs_of(l) + PAIRS - 1) / PAIRS; }
 
-// Copies the boxes of a block's groups, in order. One thread runs it. ring, full and empty are
-// addresses in shared memory. It waits until the readers have done with the box that is replaced,
+// What a block has in shared memory.
+struct Shared {
+  const unsigned char* ring;
+  Raw* x;                // the input of the product: see make_input
+  float* room;           // for the sums of its norms
+  unsigned full, empty;  // the addresses of the barriers of the stages
+
+  __device__ __forceinline__ Shared(unsigned char* shared, const Linear& l, int warps)
+      : ring(shared), x(reinterpret_cast<Raw*>(shared + l.stages * kBoxBytes)), room(reinterpret_cast<float*>(x + (CODES == 0 ? 1 : 2) * PADDED)),
+        full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
+};
+
+// Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers have done with the box that is replaced,
 // and for the oldest box if `window` are on their way. It reads weights alone, so it does not wait
 // for the kernel before.
-__device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, unsigned ring, unsigned full, unsigned empty) {
+__device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, const Shared& shared) {
+  const unsigned ring = address_of(shared.ring), full = shared.full, empty = shared.empty;
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
   Place to, oldest;
@@ -78,23 +90,11 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, unsi
   }
 }
 
-// What a block has in shared memory.
-struct Shared {
-  const unsigned char* ring;
-  Raw* x;                // the input of the product: see make_input
-  float* room;           // for the sums of its norms
-  unsigned full, empty;  // the addresses of the barriers of the stages
-
-  __device__ __forceinline__ Shared(unsigned char* shared, const Linear& l, int warps)
-      : ring(shared), x(reinterpret_cast<Raw*>(shared + l.stages * kBoxBytes)), room(reinterpret_cast<float*>(x + (CODES == 0 ? 1 : 2) * PADDED)),
-        full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
-};
-
 // Begins a block of kWarps warps that compute, and one that copies. Returns true in the first ones,
-// when the input of the product is there, and false in the last one, when all boxes are on their
-// way.
+// when the input of the product is there. Returns false in the last one, which has nothing more to
+// do: its first thread has copied all boxes.
 template <int kWarps>
-__device__ __forceinline__ bool computes(const Linear& l, const Map& map, const Shared& shared) {
+__device__ __forceinline__ bool begin_block(const Linear& l, const Map& map, const Shared& shared) {
   constexpr int kThreads = 32 * kWarps;
   begin();
   if (threadIdx.x >= kThreads) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ bool computes(const Linear& l, const Map& map, const 
     }
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are made
-    if (copies) copy_boxes(l, map, address_of(shared.ring), shared.full, shared.empty);
+    if (copies) copy_boxes(l, map, shared);
     return false;  // other threads of the block wait for the kernel before
   }
   Norms<kThreads> norms;

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "25746e81ca2127c1b9c3dbc49038317cb7b7338808b7ddfaa9d2335680ce8e60"
+const Source = "297fa9291b64fd1ecc32abd7d4a9223774e40b15c2f4082fd4d93bc4b3b6adb8"
