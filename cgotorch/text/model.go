@@ -80,6 +80,9 @@ type Model struct {
 // Hugging Face's cache. Nothing is downloaded. The folder of a LoRA adapter stands for the model
 // that it names, with the adapter merged.
 //
+// On a GPU the first Open of a model looks for the fastest sizes of its kernels, for at most 20 s,
+// and stores them in the user's cache folder: see [KernelStats].
+//
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
 // qwen3_moe and gpt_oss. It reads weights of 8 and 4 bits as compressed-tensors, gptq, awq, fp8 and
 // mxfp4 publish them, and computes with their values in the model's dtype. It fails with
