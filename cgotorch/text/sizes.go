@@ -24,8 +24,9 @@ import (
 // A token's product reads its weights through a ring of boxes in shared memory. The best number of
 // boxes, and of those on their way at once, depends on the card, on the widths, and on the kernels
 // before and behind. Sizes that are near each other differ by up to 10 %. So Open measures whole
-// tokens: it changes the sizes of one kind of product at a time, and keeps those that are faster. It
-// does so from two starts, because the best sizes of one kind depend on those of the others.
+// tokens: it changes the sizes of one kind of product at a time, and keeps those that are faster. The
+// best sizes of one kind depend on those of the others: a kernel begins early only where its ring
+// has room beside that of the kernel before. So there are two starts, and a second pass.
 //
 // Sizes do not change the order of a sum, so answers have the same bits with all of them. They are
 // stored in the user's cache folder, for the model's shapes, the card, and the source of the core.
@@ -41,7 +42,7 @@ type sizes map[string]ring
 var kindsOfProducts = []string{"gate and up", "down", "head", "queries, keys and values", "output"}
 
 // rings are the sizes that a search tries.
-var rings = []ring{{4, 2}, {5, 2}, {6, 2}, {8, 3}, {12, 3}, {8, 4}, {12, 4}, {16, 4}, {12, 6}}
+var rings = []ring{{4, 2}, {5, 2}, {6, 2}, {8, 2}, {6, 3}, {8, 3}, {12, 3}, {8, 4}, {12, 4}, {16, 4}, {12, 6}, {16, 6}}
 
 const (
 	leastBytes = 256 << 20        // of weights, for a search: smaller models are bound by the host
@@ -60,14 +61,20 @@ func search(measure func(sizes) (float64, error), deadline time.Time) (best size
 		second[kind] = ring{12, 4}
 	}
 	before, after = math.Inf(1), math.Inf(1)
-	for _, start := range []sizes{{}, second} {
-		at, t, err := descend(measure, start, deadline)
+	for _, at := range []sizes{{}, second} {
+		t, err := measure(at)
+		if err == nil {
+			at, t, err = descend(measure, at, t, deadline)
+		}
 		if err != nil {
 			return nil, 0, 0, err
 		}
 		if t < after {
 			best, after = at, t
 		}
+	}
+	if best, _, err = descend(measure, best, after, deadline); err != nil {
+		return nil, 0, 0, err
 	}
 	after = math.Inf(1) // the shortest of many times is partly luck: both are measured again
 	for range 2 {
@@ -88,27 +95,29 @@ func search(measure func(sizes) (float64, error), deadline time.Time) (best size
 	return best, before, after, nil
 }
 
-// descend changes the sizes of one kind at a time, and keeps what is faster. It returns these sizes
-// and their time.
-func descend(measure func(sizes) (float64, error), at sizes, deadline time.Time) (sizes, float64, error) {
-	now, err := measure(at)
+// descend changes the sizes of one kind at a time, from those that take the time `now`. It keeps
+// what is faster, and returns these sizes and their time.
+func descend(measure func(sizes) (float64, error), at sizes, now float64, deadline time.Time) (sizes, float64, error) {
 	for _, kind := range kindsOfProducts {
 		for _, r := range rings {
-			if err != nil || time.Now().After(deadline) {
-				return at, now, err
-			}
 			if r == at[kind] {
 				continue
 			}
+			if time.Now().After(deadline) {
+				return at, now, nil
+			}
 			next := maps.Clone(at)
 			next[kind] = r
-			var t float64
-			if t, err = measure(next); err == nil && t < now*(1-leastGain) {
+			t, err := measure(next)
+			if err != nil {
+				return nil, 0, err
+			}
+			if t < now*(1-leastGain) {
 				at, now = next, t
 			}
 		}
 	}
-	return at, now, err
+	return at, now, nil
 }
 
 // setRings gives the products their sizes.

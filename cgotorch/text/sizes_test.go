@@ -41,6 +41,19 @@ func TestSearch(t *testing.T) {
 	if err != nil || calls != 6 || len(found) != 5 { // two starts, and twice the default and the better one
 		t.Errorf("without time: %d measurements, %v, %v, want the better of two starts", calls, found, err)
 	}
+	found, _, _, err = text.Search(func(s text.Sizes) (float64, error) {
+		time := 10.0
+		if s["queries, keys and values"] == (text.Ring{5, 2}) {
+			time--
+			if s["down"] == (text.Ring{8, 3}) { // of use beside the small ring alone, which is found later
+				time--
+			}
+		}
+		return time, nil
+	}, time.Now().Add(time.Hour))
+	if err != nil || found["down"] != (text.Ring{8, 3}) {
+		t.Errorf("two rings that belong together: %v, %v", found, err)
+	}
 	lucky := 0
 	found, before, after, err = text.Search(func(s text.Sizes) (float64, error) {
 		if lucky++; lucky == 20 {
