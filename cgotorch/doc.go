@@ -12,8 +12,7 @@
 //   - a Prefetcher and a Tensors of package prefetcher, for copies
 //   - a Cache and an Experts of package prefetcher/weights, for copies
 //   - a JPEGDecoder of package images, on the threads of the pools that it serves
-//   - a Model of package text: one for conversations, unless Options.Stream is that one, and one for
-//     copies of tokens to the host
+//   - a Model of package text, for copies of tokens
 //
 // Prefetcher, Cache and Batcher enqueue on goroutines of their own, perhaps after the call, in the
 // order of the calls. Objects that are made from a Cache use the Cache's stream.

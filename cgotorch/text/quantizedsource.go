@@ -193,8 +193,8 @@ func (s *quantizedSource) convert(x *cgotorch.Exec, to *cgotorch.Tensor) (err er
 	return err
 }
 
-// convertExperts computes the weights of all experts, one after another, and copies them to those of
-// the model, [experts, columns, rows]. It waits for the device.
+// convertExperts computes the weights of all experts, one after another, and copies them to those
+// of the model, [experts, columns, rows]. It waits for the device.
 func (s *quantizedSource) convertExperts(x *cgotorch.Exec, to *cgotorch.Tensor) (err error) {
 	x.Tidy(func() *cgotorch.Tensor {
 		var codes, scales *cgotorch.Tensor

@@ -24,9 +24,9 @@ import (
 // A token's product reads its weights through a ring of boxes in shared memory. The best number of
 // boxes, and of those on their way at once, depends on the card, on the widths, and on the kernels
 // before and behind. Sizes that are near each other differ by up to 10 %. So Open measures whole
-// tokens: it changes the sizes of one kind of product at a time, and keeps those that are faster. The
-// best sizes of one kind depend on those of the others: a kernel begins early only where its ring
-// has room beside that of the kernel before. So there are two starts, and a second pass.
+// tokens: it changes the sizes of one kind of product at a time, and keeps those that are faster.
+// The best sizes of one kind depend on those of the others: a kernel begins early only where its
+// ring has room beside that of the kernel before. So there are two starts, and a second pass.
 //
 // Sizes do not change the order of a sum, so answers have the same bits with all of them. They are
 // stored in the user's cache folder, for the model's shapes, the card, and the source of the core.

@@ -1,12 +1,13 @@
 // The CUDA text of token_drawn: token_drawn.cc compiles and launches it, behind token_best_cuda.h.
 //
 // Each token has a place. With a top-k, a top-p or a min-p, likelier tokens come first. Otherwise
-// tokens come by their numbers. The kernel looks for three tokens, one after the other: the last one of the top-k, the
-// last one of the top-p among those, and the drawn one. A round of a search counts the tokens of
-// each of 256 bins of places, and adds their weights, which are probabilities in units of 2^-31 of
-// the largest. The next round divides the bin that reaches the goal. If a first round finds few
-// tokens up to the end of that bin, one block sorts them, and looks for the other tokens there.
-// Sums of integers do not depend on the order, so a draw gives the same token each time.
+// tokens come by their numbers. The kernel looks for three tokens, one after the other: the last
+// one of the top-k, the last one of the top-p among those, and the drawn one. A round of a search
+// counts the tokens of each of 256 bins of places, and adds their weights, which are probabilities
+// in units of 2^-31 of the largest. The next round divides the bin that reaches the goal. If a
+// first round finds few tokens up to the end of that bin, one block sorts them, and looks for the
+// other tokens there. Sums of integers do not depend on the order, so a draw gives the same token
+// each time.
 //
 // The text is compiled for one set of these macros, besides those of token_best_cuda.h:
 //

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "297fa9291b64fd1ecc32abd7d4a9223774e40b15c2f4082fd4d93bc4b3b6adb8"
+const Source = "42c010d984f85f34f83e7c447608f3ce244e18f01a1dbb9c8835ec064c64f853"
