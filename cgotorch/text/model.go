@@ -31,10 +31,11 @@ type Options struct {
 	// have pages for CacheTokens/Context conversations, rounded up.
 	CacheTokens int
 
-	// Quantize makes the weights of products narrow when they are loaded: "int8", or "fp8" (e4m3), each
-	// with a scale for a row. A token then reads about half the bytes. Embeddings, norms, routers and
-	// experts stay as they are. [Model.QuantizationError] tells what that changes. Open needs no memory
-	// for the wide weights of more than one product. Such a model is neither saved nor trained.
+	// Quantize makes the weights of products narrow when they are loaded: "int8", or "fp8" (e4m3),
+	// each with a scale for a row. A token then reads about half the bytes. Embeddings, norms,
+	// routers and experts stay as they are. [Model.QuantizationError] tells what that changes. Open
+	// needs no memory for the wide weights of more than one product. Such a model is neither saved
+	// nor trained.
 	Quantize string
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
@@ -80,8 +81,8 @@ type Model struct {
 // Hugging Face's cache. Nothing is downloaded. The folder of a LoRA adapter stands for the model
 // that it names, with the adapter merged.
 //
-// On a GPU the first Open of a model looks for the fastest sizes of its kernels, for at most 20 s,
-// and stores them in the user's cache folder: see [KernelStats].
+// On a GPU the first Open of a model looks for the fastest sizes of its kernels, for some 30 s at
+// most, and stores them in the user's cache folder: see [KernelStats].
 //
 // Open knows the families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral,
 // qwen3_moe and gpt_oss. It reads weights of 8 and 4 bits as compressed-tensors, gptq, awq, fp8 and

@@ -47,7 +47,7 @@ var rings = []ring{{4, 2}, {5, 2}, {6, 2}, {8, 2}, {6, 3}, {8, 3}, {12, 3}, {8, 
 const (
 	leastBytes = 256 << 20        // of weights, for a search: smaller models are bound by the host
 	leastGain  = 0.002            // of the time, for a change: equal measurements differ by less
-	mostSearch = 20 * time.Second // then the search ends with the best so far
+	mostSearch = 30 * time.Second // then the search ends with the best so far, which is stored
 )
 
 // errNoGraph says that a token cannot be timed, because it is not captured.
@@ -220,7 +220,7 @@ func (m *Model) choose() error {
 		if err = errors.Join(err, m.moveTo(0)); err != nil {
 			return err
 		}
-		if m.searched = time.Since(start); captured && m.searched < mostSearch {
+		if m.searched = time.Since(start); captured {
 			s.write()
 		}
 	}
