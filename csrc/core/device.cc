@@ -189,7 +189,7 @@ ct_status* ct_device_capability(ct_device device, int32_t* out) noexcept {
 const char* ct_device_name(ct_device device) noexcept {
   const char* name = "";
   ct_status_free(ct::on_device(device, [&](c10::Device where) {
-    if (where.is_cuda()) name = ct::cuda().chip(where.index()).name;
+    if (where.is_cuda()) name = ct::cuda().name(where.index());
   }));
   return name;
 }

@@ -7,6 +7,9 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -193,6 +196,17 @@ class Backend final : public CudaBackend {
   }
 
   CudaChip chip(c10::DeviceIndex device) override { return ct::chip(device); }
+
+  const char* name(c10::DeviceIndex device) override {
+    static auto* const mutex = new std::mutex;
+    static auto* const names = new std::map<c10::DeviceIndex, std::string>;
+    const std::lock_guard lock(*mutex);
+    const auto found = names->find(device);
+    if (found != names->end()) return found->second.c_str();
+    cudaDeviceProp properties;
+    C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+    return names->emplace(device, properties.name).first->second.c_str();
+  }
 
   int64_t untaken(c10::DeviceIndex device) override {
     const BesideCaptures beside;

@@ -54,7 +54,6 @@ struct CudaChip {
   int capability;     // 10 * major + minor
   int shared_memory;  // bytes that a block can have, if its launch asks for them
   bool cooperative;   // whether a launch can ask that all of its blocks run at the same time
-  const char* name;   // lives as long as the process
 };
 
 // An observer of calls to CUDA. It is called on the thread that calls CUDA, before the call is
@@ -181,6 +180,9 @@ class CudaBackend {
   virtual void compile(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) = 0;
 
   virtual CudaChip chip(c10::DeviceIndex device) = 0;
+
+  // Returns the name that the driver gives to the device. It lives as long as the process.
+  virtual const char* name(c10::DeviceIndex device) = 0;
 
   // Returns how many bytes of the device no process has taken.
   virtual int64_t untaken(c10::DeviceIndex device) = 0;

@@ -127,12 +127,9 @@ CudaChip chip(c10::DeviceIndex device) {
   const std::lock_guard lock(*mutex);
   const auto found = chips->find(device);
   if (found != chips->end()) return found->second;
-  cudaDeviceProp properties;
-  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   const CudaChip chip{attribute(cudaDevAttrMultiProcessorCount, device),
                       10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device),
-                      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device), attribute(cudaDevAttrCooperativeLaunch, device) != 0,
-                      (new std::string(properties.name))->c_str()};
+                      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device), attribute(cudaDevAttrCooperativeLaunch, device) != 0};
   return chips->emplace(device, chip).first->second;
 }
 

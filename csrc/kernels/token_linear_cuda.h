@@ -283,7 +283,6 @@ struct Pair {
 };
 
 __device__ __forceinline__ int pairs_of(const Linear& l) { return (l.rows + 1) / 2; }
-
 )cuda";
 
 }  // namespace ct

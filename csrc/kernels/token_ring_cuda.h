@@ -60,9 +60,9 @@ struct Shared {
         full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
 };
 
-// Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers have done with the box that is replaced,
-// and for the oldest box if `window` are on their way. It reads weights alone, so it does not wait
-// for the kernel before.
+// Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers
+// have done with the box that is replaced, and for the oldest box if `window` are on their way. It
+// reads weights alone, so it does not wait for the kernel before.
 __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, const Shared& shared) {
   const unsigned ring = address_of(shared.ring), full = shared.full, empty = shared.empty;
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up

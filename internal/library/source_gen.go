@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "42c010d984f85f34f83e7c447608f3ce244e18f01a1dbb9c8835ec064c64f853"
+const Source = "6a2fdb5a2f4df4d4cd13b954a370511245fa2a78bdbb07689f385fa710aac103"
