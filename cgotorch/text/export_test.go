@@ -63,11 +63,8 @@ var (
 
 // Timed times a token with the operators' own choice, as a search does.
 func (m *Model) Timed() error {
-	err := m.moveTo(int64(m.timedBlocks()*pageTokens - 1))
-	if err == nil {
-		_, err = m.timed(sizes{})
-	}
-	return errors.Join(err, m.moveTo(0))
+	_, err := m.timed(sizes{})
+	return errors.Join(err, m.restart())
 }
 
 // PageZero reports whether page 0 has numbers other than 0.

@@ -172,7 +172,6 @@ struct TokenAttention {
   int window;
   int splits;
   int share;
-  int stages;
   float eps;
   float offset;
   float scale;
@@ -185,12 +184,17 @@ struct Layout {
   int warps;          // of a block
   int stages;         // of a warp's ring
   int stage_bytes;
-  int blocks_beside;  // that a multiprocessor has room for
+  int64_t splits;     // clusters of a key head
+  int64_t share;      // tiles for which a key head gets one cluster more
 };
 
-// Returns how many tiles a cluster has at least: for each of its blocks, 256 keys of 128 elements.
-// Another cluster of a key head costs a merge, so each has some work.
-int64_t share_of(int cluster, int64_t head) { return std::max<int64_t>(cluster * 16 * 128 / head, 1); }
+// Returns for how many tiles a key head gets another cluster: for 256 keys of 128 elements in each
+// block. Another cluster costs a merge through memory. Where the first ones take all
+// multiprocessors, it gains little.
+int64_t share_of(const CudaChip& chip, int cluster, int64_t head, int64_t key_heads) {
+  const bool idle = cluster == 1 || 2 * cluster * key_heads <= chip.multiprocessors;
+  return std::max<int64_t>(cluster * (idle ? 16 : 64) * 128 / head, 1);
+}
 
 // Returns the number of blocks of a cluster. With more than one block on each multiprocessor, large
 // clusters run one after another: some wait until a whole cluster has room.
@@ -199,21 +203,27 @@ int cluster_of(const CudaChip& chip, int64_t head, int64_t key_heads, int64_t ti
   const int most = key_heads < 32 ? 8 : key_heads < 64 ? 4 : 2;
   int cluster = 2;
   while (cluster < most && kLeastWarps * cluster < tiles) cluster *= 2;
-  const int64_t share = share_of(cluster, head), splits = (tiles + share - 1) / share;
+  const int64_t share = share_of(chip, cluster, head, key_heads), splits = (tiles + share - 1) / share;
   return key_heads * splits * cluster <= chip.multiprocessors ? cluster : 2;
 }
 
+// Returns how the kernel is laid out for a table with so many tiles.
 Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads, int64_t tiles) {
-  Layout made{cluster_of(chip, head, key_heads, tiles), kLeastWarps, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0};
+  Layout made{cluster_of(chip, head, key_heads, tiles), kLeastWarps, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0, 0};
   if (head <= 64 && made.warps * made.cluster < tiles) made.warps *= 2;  // with larger heads, two such blocks have no room beside each other
+  made.share = share_of(chip, made.cluster, head, key_heads);
   const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 8 * (made.warps + made.cluster) * group + 512;  // in static shared memory, at most
-  // Two blocks beside each other hide each other's waits. Too few stages hide none of the memory's.
-  for (made.blocks_beside = 2; made.blocks_beside > 0; --made.blocks_beside) {
-    const int64_t room = (chip.shared_memory + 1024) / made.blocks_beside - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
-    made.stages = static_cast<int>(std::min<int64_t>(room / (made.warps * made.stage_bytes), 12));
-    if (made.stages >= 3) return made;
-  }
-  made.blocks_beside = 1;
+  const auto room_for = [&](int blocks) {  // in stages
+    const int64_t bytes = (chip.shared_memory + 1024) / blocks - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
+    return static_cast<int>(std::max<int64_t>(bytes / (made.warps * made.stage_bytes), 0));
+  };
+  // Two blocks beside each other hide each other's waits.
+  const int beside = room_for(2) >= 3 ? 2 : 1;
+  made.splits = std::clamp<int64_t>((tiles + made.share - 1) / made.share, 1, std::max<int64_t>(beside * chip.multiprocessors / (made.cluster * key_heads), 1));
+  // A block with a small ring begins beside those of the product before. With many tiles a warp, the
+  // memory's speed counts for more.
+  const bool few = tiles <= 6 * made.warps * made.cluster * made.splits;
+  made.stages = std::min(room_for(beside), few ? 2 : 4);
   return made;
 }
 
@@ -249,12 +259,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge) {
   const Layout layout = layout_of(chip, head, group, key_heads, tiles);
   TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
 
-  const int64_t share = share_of(layout.cluster, head);
-  const int64_t room = std::max<int64_t>(layout.blocks_beside * chip.multiprocessors / (layout.cluster * key_heads), 1);
-  const int64_t splits = std::clamp<int64_t>((tiles + share - 1) / share, 1, room);
-  // One cluster of a short context needs a stage for each tile's keys, and one for its values.
-  const int64_t warps = layout.warps * layout.cluster;
-  const int64_t stages = splits > 1 ? layout.stages : std::min<int64_t>(layout.stages, 2 * ((tiles + warps - 1) / warps));
+  const int64_t splits = layout.splits;
   const int64_t launched = key_heads * splits * layout.cluster;
   at::Tensor out = at::empty({1, of.heads * head}, of.memory.options()), partial;
   if (splits > 1) partial = at::empty({launched * (group * head / layout.cluster + 2 * group)}, of.qkv.options());
@@ -264,11 +269,11 @@ at::Tensor by_kernel(const Inputs& of, Edge edge) {
                    of.position.const_data_ptr(), of.before.const_data_ptr(), of.table.const_data_ptr(), of.memory.mutable_data_ptr(), read(of.sinks),
                    out.mutable_data_ptr(), splits > 1 ? partial.mutable_data_ptr() : nullptr, of.arrived.mutable_data_ptr(), of.table.stride(0),
                    static_cast<int>(key_heads), static_cast<int>(of.turned()), static_cast<int>(window),
-                   static_cast<int>(splits), static_cast<int>(share), static_cast<int>(stages), static_cast<float>(of.eps), of.offset ? 1.f : 0.f,
+                   static_cast<int>(splits), static_cast<int>(layout.share), static_cast<float>(of.eps), of.offset ? 1.f : 0.f,
                    static_cast<float>(of.cap > 0 ? of.scale / of.cap : of.scale * log2e), static_cast<float>(of.cap * log2e)};
   void* arguments[] = {&a};
   cuda().launch(program_of(of, layout, edge), "token_attention", images::stream_of(of.memory), static_cast<unsigned>(launched), 32 * layout.warps, arguments,
-                static_cast<int>(layout.warps * stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster));
+                static_cast<int>(layout.warps * layout.stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster));
   return out;
 }
 

@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) token_attention(const T
 
   // Asks for the keys or the values of the n-th tile of this warp. Each lane keeps the pages of one
   // of 32 tiles. What the token does not see becomes zeros.
-  Raw* const ring = reinterpret_cast<Raw*>(rings) + warp * a.stages * kStage;
+  Raw* const ring = reinterpret_cast<Raw*>(rings) + warp * STAGES * kStage;
   int key_page = 0, value_page = 0;
   const auto ask = [&](int n, bool values, int stage) {
     if (n < count) {
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) token_attention(const T
     Sums of_block;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      const Raw* const from = reinterpret_cast<const Raw*>(rings) + w * a.stages * kStage;
+      const Raw* const from = reinterpret_cast<const Raw*>(rings) + w * STAGES * kStage;
       of_block.add(warp_states[w][2 * i / HEAD], reinterpret_cast<const float2*>(from)[i]);
     }
     push(&parts[rank][i % (kPart / 2)], i / (kPart / 2), of_block.v);

@@ -27,7 +27,6 @@ struct TokenAttention {
   int window;               // 0: all keys are visible
   int splits;               // clusters of a key head in the launch
   int share;                // tiles for which a key head gets one cluster more
-  int stages;               // that have room: STAGES, or as many as a warp needs
   float eps;
   float offset;             // is added to the weights of norms
   float scale;              // of a score's exponent to base 2; with CAP, of the argument of tanh

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "6a2fdb5a2f4df4d4cd13b954a370511245fa2a78bdbb07689f385fa710aac103"
+const Source = "e7bb489c4590dac0183b43045f6f458992dd7c6bd48e8ba93781d33de13e1363"
