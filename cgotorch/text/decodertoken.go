@@ -70,6 +70,13 @@ func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, qu
 // The limits of the kernels, as csrc/kernels has them.
 const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8
 
+// expertsByKernels reports whether the kernels of a token take the experts.
+func (c *decoderConfig) expertsByKernels() bool {
+	const mostExperts, mostTop, mostInner = 1024, 16, 8192 // as in csrc/kernels
+	e := c.experts
+	return e.count <= mostExperts && e.top <= mostTop && e.inner%8 == 0 && e.inner <= mostInner && c.width%8 == 0 && c.width <= mostNormed
+}
+
 // notTokenKernels returns why the kernels of a token do not take a model, or "".
 func (c *decoderConfig) notTokenKernels(capability int32, dtype cgotorch.DType, quantized bool) string {
 	switch group := c.heads / c.keyHeads; {
@@ -100,6 +107,7 @@ type tokenStream struct {
 // tokenPass is what a step of one token knows of the lane.
 type tokenPass struct {
 	token, position *cgotorch.Tensor // Int64 [1]
+	arrived         *cgotorch.Tensor // Int32: zeros, before and after
 	frequencies     []*cgotorch.Tensor
 	// attend maps what the product of queries, keys and values gives to what the next product
 	// takes.
@@ -120,7 +128,7 @@ func (d *decoder) token(x *cgotorch.Exec, p *tokenPass) *cgotorch.Tensor {
 		mixed := p.attend(i, d.tokenLinear(x, s, l.beforeMix, l.qkv, "float"), by)
 		d.tokenAdd(x, s, mixed, l.out, l.afterMix)
 		if l.experts != nil {
-			d.tokenExperts(x, s, l)
+			d.tokenExperts(x, s, l, p.arrived)
 			continue
 		}
 		d.tokenAdd(x, s, d.tokenLinear(x, s, l.beforeFeed, l.gateUp, d.c.activation), l.down, l.afterFeed)
@@ -165,8 +173,16 @@ func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear,
 }
 
 // tokenExperts adds what a layer's experts compute to the stream.
-func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer) {
+func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer, arrived *cgotorch.Tensor) {
 	h := s.sum
+	if e, c := l.experts, d.c; s.late == nil && l.afterFeed == nil && c.expertsByKernels() && (d.ringed || !x.Device().IsCUDA()) {
+		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
+			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge)
+		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
+		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge)
+		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge)
+		return
+	}
 	if s.late != nil {
 		h = d.plus(x, h, d.normed(x, s.late, s.norm))
 	}
@@ -186,7 +202,7 @@ func (l *lane) tokenPass(x *cgotorch.Exec, blocks []int) *tokenPass {
 			spanOf[layer], tables[layer] = s, x.Select(live, 0, k)
 		}
 	}
-	return &tokenPass{token: l.token, position: l.position, frequencies: l.frequencies, attend: func(i int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+	return &tokenPass{token: l.token, position: l.position, arrived: l.arrived, frequencies: l.frequencies, attend: func(i int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
 		layer, s := d.layers[i], spanOf[i]
 		return call(x, "streamtorch::token_attention", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, l.position,
 			l.pages.memory, tables[i], s.before, layer.sinks, d.c.heads, s.window, d.c.queryScale, d.c.scoreCap, l.arrived, d.edge)

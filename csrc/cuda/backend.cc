@@ -186,8 +186,8 @@ class Backend final : public CudaBackend {
     C10_CUDA_CHECK(cudaLaunchKernelExC(&how, function, arguments));
   }
 
-  CudaBoxes boxes(const void* matrix, int64_t count, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) override {
-    return ct::boxes(matrix, count, rows, row_bytes, box_rows, box_bytes);
+  CudaBoxes boxes(const void* matrix, int64_t count, int64_t together, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) override {
+    return ct::boxes(matrix, count, together, rows, row_bytes, box_rows, box_bytes);
   }
 
   void compile(const CudaProgram& program, const char* kernel, c10::DeviceIndex device) override {

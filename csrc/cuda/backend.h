@@ -171,9 +171,9 @@ class CudaBackend {
                       int shared = 0, CudaStart start = CudaStart::kBehind, unsigned cluster = 1) = 0;
 
   // Returns a map of `count` matrices behind each other, each of `rows` rows of `row_bytes` bytes. A
-  // box has `box_bytes` bytes of each of `box_rows` rows of each matrix. What a box has outside the
-  // matrix reads as zeros. Bytes are multiples of 16.
-  virtual CudaBoxes boxes(const void* matrix, int64_t count, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) = 0;
+  // box has `box_bytes` bytes of each of `box_rows` rows of `together` matrices. What a box has
+  // outside the matrix reads as zeros. Bytes are multiples of 16.
+  virtual CudaBoxes boxes(const void* matrix, int64_t count, int64_t together, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) = 0;
 
   // Compiles the program for the device, unless it is compiled. Without the call the first launch
   // does so.

@@ -56,6 +56,7 @@
 #include "kernels/token_codes_cuda.h"
 #include "kernels/token_direct_cuda.h"
 #include "kernels/token_linear_cuda.h"
+#include "kernels/token_product.h"
 #include "kernels/token_ring_cuda.h"
 #include "kernels/variants.h"
 
@@ -64,8 +65,6 @@ namespace {
 
 constexpr char kOperator[] = "streamtorch::token_linear";
 constexpr int64_t kMostColumns = 32768, kMostNormed = 8192;
-
-enum Epilogue : int { kPlain, kFloat, kAdd, kSilu, kGelu };  // token_linear_cuda.h has the same numbers
 
 Epilogue epilogue_of(std::string_view name) {
   static constexpr std::array<std::string_view, 5> kNames = {"", "float", "add", "silu", "gelu_tanh"};
@@ -150,47 +149,10 @@ at::Tensor by_operators(const Inputs& of) {
     case kAdd: return at::add(of.residual->view({1, -1}), result);
     case kSilu: return at::silu(half(0)).mul(half(1)).to(dtype);
     case kGelu: return at::gelu(half(0), "tanh").mul(half(1)).to(dtype);
+    case kClamped: break;  // of experts alone
   }
   return result;
 }
-
-// As the struct Linear of the CUDA text.
-struct Linear {
-  const void* input;
-  const void* weight;
-  const void* bias;
-  const void* norm;
-  const void* late;
-  const void* late_norm;
-  void* sum;
-  const void* residual;
-  const void* scale;
-  void* out;
-  float eps;
-  int rows;
-  int stages;
-  int window;
-};
-
-// How a row is cut: into boxes for the ring, or else into pieces of 1024 columns.
-struct Cut {
-  int boxes = 0, width = 0;  // boxes of so many columns
-  int padded;                // columns of the product's input in shared memory
-
-  // The width is one of three, with the fewest columns behind the last. A warp multiplies 256 columns
-  // at a time, and with codes eight warps 1024 together, so part of a wider step is idle. What is
-  // behind the last column is not read.
-  Cut(int64_t columns, bool coded, bool ring) : padded(static_cast<int>((columns + 1023) / 1024 * 1024)) {
-    if (!ring) return;
-    for (const int of : {1024, 768, 512}) {
-      const int count = static_cast<int>((columns + of - 1) / of);
-      if (boxes != 0 && (coded || count * of >= padded)) continue;
-      boxes = count, width = of, padded = count * of;
-    }
-  }
-  // How many boxes `sizes` and the limits below count as one.
-  int boxes_together() const { return width == 512 ? 2 : 1; }
-};
 
 const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int pairs) {
   const at::ScalarType dtype = of.dtype(), input = of.input.scalar_type();
@@ -202,7 +164,7 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int p
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
                      define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
-                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + kEdgesText,
+                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};
     if (cut.boxes == 0) made.source += kTokenDirectText;
     if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : kTokenCodesText);
@@ -231,9 +193,9 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
               " behind a norm), on compute capability 8.0; codes in rows of a multiple of 16 bytes, on 9.0");
   const at::ScalarType to = of.epilogue == kFloat || of.epilogue == kAdd ? at::kFloat : dtype;
   at::Tensor out = at::empty({1, of.results()}, of.weight.options().dtype(to));
-  Linear l{of.input.const_data_ptr(), of.weight.const_data_ptr(), read(of.bias), read(of.norm), read(of.late), read(of.late_norm),
-           is_defined(of.sum) ? of.sum->mutable_data_ptr() : nullptr, read(of.residual), read(of.scale), out.mutable_data_ptr(), static_cast<float>(of.eps),
-           static_cast<int>(of.rows()), 0, 0};
+  Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .late = read(of.late),
+           .late_norm = read(of.late_norm), .sum = is_defined(of.sum) ? of.sum->mutable_data_ptr() : nullptr, .residual = read(of.residual),
+           .scale = read(of.scale), .out = out.mutable_data_ptr(), .eps = static_cast<float>(of.eps), .rows = static_cast<int>(of.rows())};
   const c10::Stream stream = images::stream_of(of.weight);
   const int pairs = static_cast<int>((of.rows() + 1) / 2);
   TORCH_CHECK(sizes.empty() || (sizes.size() == 1 && sizes[0] == 0 && !of.coded()) || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator,
@@ -264,7 +226,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   l.window = std::min(size(1, copies <= 8 * cut.boxes_together() ? 2 : 3), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
-  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, of.rows() / matrices, of.weight.size(1) * element,
+  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, matrices, of.rows() / matrices, of.weight.size(1) * element,
                                static_cast<int>(2 * in_group / matrices), line);
   void* arguments[] = {&l, &map};
   cuda().launch(program_of(of, edge, cut, in_group), of.coded() ? "token_linear_codes" : "token_linear_boxes", stream, blocks, 32 * (warps + 1), arguments,

@@ -31,6 +31,11 @@
 //               2  a and b are added to the residual, in float32
 //               3  silu(a) * b in DTYPE
 //               4  gelu(a) * b in DTYPE, with tanh
+//               5  of adjacent rows, (clamp(b) + 1) * a * sigmoid(alpha * a) in DTYPE, where a is at
+//                  most `limit`, and b between -limit and limit
+//   PICKS     0: there is one matrix; else TOP of many are used, and `picks` has their numbers
+//               1  each gives results of its own
+//               2  each has an input of its own, and their results are summed by shares
 //   EDGE      see edges.h
 #pragma once
 
@@ -52,13 +57,17 @@ struct Linear {
   const float* residual;
   const float* scale;     // of the codes of each row, or NULL
   void* out;
+  const int* picks;       // the matrices that are used
+  const float* shares;    // of each pick in the sum, or NULL
   float eps;
-  int rows;
+  float limit;            // of epilogue 5
+  float alpha;            // the same
+  int rows;               // of a matrix
   int stages;             // of the ring
   int window;             // boxes that are on their way at the same time
 };
 
-constexpr bool kTwoMatrices = EPILOGUE >= 3;
+constexpr bool kTwoMatrices = EPILOGUE == 3 || EPILOGUE == 4;
 
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
@@ -267,7 +276,10 @@ struct Pair {
 
   __device__ __forceinline__ void write(const Linear& l, float a, float b, float2 add) const {
     a += add.x, b += add.y;
-    if constexpr (EPILOGUE == 3) {
+    if constexpr (EPILOGUE == 5) {
+      a = fminf(a, l.limit), b = fminf(fmaxf(b, -l.limit), l.limit);
+      static_cast<Raw*>(l.out)[first / 2] = DTYPE::narrow(__fdividef(a, 1 + __expf(-l.alpha * a)) * (b + 1));
+    } else if constexpr (EPILOGUE == 3) {
       static_cast<Raw*>(l.out)[first] = DTYPE::narrow(__fdividef(a, 1 + __expf(-a)) * b);
     } else if constexpr (EPILOGUE == 4) {
       const float inner = 0.7978845608f * (a + 0.044715f * a * a * a);

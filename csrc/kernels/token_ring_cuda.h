@@ -44,6 +44,8 @@ struct Place {
 
 constexpr int kLine = WIDTH * (CODES == 0 ? 2 : 1);  // bytes of a row in a box
 constexpr int kBoxBytes = kLine * 2 * PAIRS;
+constexpr int kTurns = PICKS == 1 ? TOP : 1;    // of all groups, one for each matrix
+constexpr int kParts = PICKS == 2 ? TOP : 1;    // of a group's sums, one for each matrix
 constexpr int kRowsOfGroup = kTwoMatrices ? PAIRS : 2 * PAIRS;  // of each matrix
 
 __device__ __forceinline__ int groups_of(const Linear& l) { return (pairs_of(l) + PAIRS - 1) / PAIRS; }
@@ -56,39 +58,57 @@ struct Shared {
   unsigned full, empty;  // the addresses of the barriers of the stages
 
   __device__ __forceinline__ Shared(unsigned char* shared, const Linear& l, int warps)
-      : ring(shared), x(reinterpret_cast<Raw*>(shared + l.stages * kBoxBytes)), room(reinterpret_cast<float*>(x + (CODES == 0 ? 1 : 2) * PADDED)),
+      : ring(shared), x(reinterpret_cast<Raw*>(shared + l.stages * kBoxBytes)), room(reinterpret_cast<float*>(x + (CODES == 0 ? 1 : 2) * kParts * PADDED)),
         full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
 };
 
 // Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers
 // have done with the box that is replaced, and for the oldest box if `window` are on their way. It
-// reads weights alone, so it does not wait for the kernel before.
+// reads weights and picks alone.
 __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, const Shared& shared) {
   const unsigned ring = address_of(shared.ring), full = shared.full, empty = shared.empty;
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
   Place to, oldest;
   int flying = 0;
-  for (int group = blockIdx.x; group < groups_of(l); group += gridDim.x) {
-    const int row = group * kRowsOfGroup;
-    for (int box = 0; box < BOXES; ++box) {
-      Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);  // at once in the first round
-      if (flying == l.window) {
-        Barrier{full + 8 * oldest.stage}.wait_for(oldest.phase);
-        oldest.advance(l.stages);
-      } else {
-        ++flying;
+  const int groups = groups_of(l);
+  for (int turn = blockIdx.x; turn < groups * kTurns; turn += gridDim.x) {
+    const int row = turn % groups * kRowsOfGroup;
+    for (int part = 0; part < kParts; ++part) {
+      const int matrix = PICKS == 0 ? 0 : (kTwoMatrices ? 2 : 1) * __ldcg(l.picks + (PICKS == 1 ? turn / groups : part));
+      for (int box = 0; box < BOXES; ++box) {
+        Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);  // at once in the first round
+        if (flying == l.window) {
+          Barrier{full + 8 * oldest.stage}.wait_for(oldest.phase);
+          oldest.advance(l.stages);
+        } else {
+          ++flying;
+        }
+        const Barrier bar{full + 8 * to.stage};
+        bar.expect(kBoxBytes);
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
+                         ring + to.stage * kBoxBytes),
+                     "l"(&map), "r"(box * (kLine / 8)), "r"(row), "r"(matrix), "r"(bar.at), "l"(once)
+                     : "memory");
+        to.advance(l.stages);
       }
-      const Barrier bar{full + 8 * to.stage};
-      bar.expect(kBoxBytes);
-      asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
-                       ring + to.stage * kBoxBytes),
-                   "l"(&map), "r"(box * (kLine / 8)), "r"(row), "r"(0), "r"(bar.at), "l"(once)
-                   : "memory");
-      to.advance(l.stages);
     }
   }
 }
+
+#if PICKS == 2
+// Copies an input of each pick, behind each other, into x: TOP * PADDED numbers.
+template <int kThreads>
+__device__ __forceinline__ void copy_inputs(const Linear& l, Raw* x) {
+  for (int i = threadIdx.x; i < TOP * PADDED / 8; i += kThreads) {
+    const int part = i / (PADDED / 8), at = i % (PADDED / 8);
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (at < COLUMNS / 8) v = __ldcg(static_cast<const uint4*>(l.input) + part * (COLUMNS / 8) + at);
+    reinterpret_cast<uint4*>(x)[i] = v;
+  }
+  meet<kThreads>();
+}
+#endif
 
 // Begins a block of kWarps warps that compute, and one that copies. Returns true in the first ones,
 // when the input of the product is there. Returns false in the last one, which has nothing more to
@@ -109,6 +129,7 @@ __device__ __forceinline__ bool begin_block(const Linear& l, const Map& map, con
     }
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are made
+    if (copies && PICKS != 0) wait();  // the kernel before has made the picks
     if (copies) copy_boxes(l, map, shared);
     return false;  // other threads of the block wait for the kernel before
   }
@@ -116,7 +137,11 @@ __device__ __forceinline__ bool begin_block(const Linear& l, const Map& map, con
   norms.load(l);
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");
   wait();
+#if PICKS == 2
+  copy_inputs<kThreads>(l, shared.x);
+#else
   make_input<kThreads>(l, norms, shared.x, shared.room);
+#endif
   return true;
 }
 )cuda";

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "e7bb489c4590dac0183b43045f6f458992dd7c6bd48e8ba93781d33de13e1363"
+const Source = "802904f4f6364c65dfca5cee9f205d4a51dfc91cb170ae4affb963f9794e5d70"

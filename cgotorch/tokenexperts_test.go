@@ -1,0 +1,142 @@
+package cgotorch_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// token_experts gives what LibTorch's operators give: each picked expert by itself, and their sum.
+func TestTokenExperts(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 8}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1432}, {16, 16, 896, 72}, {3, 1, 72, 8192}} {
+		for j, epilogue := range []string{"silu", "gelu_tanh", "clamped", "add"} {
+			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s", c.top, c.experts, c.inner, c.width, epilogue), func(t *testing.T) {
+				most := 0.006
+				if c.width < 100 || c.inner < 100 {
+					most = 0.02 // the input is rounded, and few elements do not even that out
+				}
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {2, 1}, {12, 6}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+					return [][]float32{expertsOnce(n, c.experts, c.top, c.width, c.inner, epilogue, edge, form)}
+				})
+			})
+		}
+	}
+}
+
+// expertsOnce calls token_experts with random picks.
+func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, edge string, form []int64) []float32 {
+	x, rows, columns := n.x, 2*inner, width
+	if epilogue == "add" {
+		rows, columns = width, inner
+	}
+	experts = min(experts, 2+(1<<23)/(rows*columns))
+	if experts < top {
+		experts = top
+	}
+	weight := n.narrows(1/math.Sqrt(float64(columns)), experts, rows, columns)
+	bias := n.maybe(func() *Tensor { return n.narrows(1, experts, rows) })
+	picks := make([]int32, top)
+	for i, e := range n.Perm(int(experts))[:top] {
+		picks[i] = int32(e)
+	}
+	if form == nil {
+		form = []int64{}
+	}
+	picked := FromSlice(x, picks, top)
+	if epilogue == "add" {
+		shares, residual := n.floats(0.5, top), n.floats(1, 1, rows)
+		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form))
+	}
+	input, norm := n.floats(1, 1, columns), n.maybe(func() *Tensor { return n.floats(1, columns) })
+	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form))
+}
+
+// token_route picks the experts with the largest scores, the first of equal ones first.
+func TestTokenRoute(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, c := range []struct{ experts, top, columns int64 }{{1, 1, 8}, {8, 2, 4096}, {32, 4, 2880}, {128, 8, 2048}, {512, 10, 2048}, {1000, 16, 100}} {
+		for j, ofTop := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d of %d, %v", c.top, c.experts, ofTop), func(t *testing.T) {
+				tokenResults(t, uint64(10*i+j), [][]int64{{}}, 1e-4, func(n *tokenNumbers, edge string, _ []int64) [][]float32 {
+					x := n.x
+					weight := make([]float32, c.experts*c.columns)
+					for e := range c.experts {
+						for k := range c.columns {
+							weight[e*c.columns+k] = float32(n.NormFloat64() / math.Sqrt(float64(c.columns)))
+						}
+						if e > 0 && n.IntN(4) == 0 { // an equal score
+							copy(weight[e*c.columns:(e+1)*c.columns], weight[(e-1)*c.columns:e*c.columns])
+						}
+					}
+					arrived := x.Zeros(Int32, 8)
+					results := x.Call("streamtorch::token_route", n.floats(1, 1, c.columns), FromSlice(x, weight, c.experts, c.columns), nil,
+						n.maybe(func() *Tensor { return n.floats(1, c.columns) }), 1e-5, n.IntN(2) == 0, c.top, ofTop, arrived, edge)
+					if slices.ContainsFunc(ToSlice[int32](x, arrived), func(v int32) bool { return v != 0 }) {
+						panic("token_route leaves a count in arrived")
+					}
+					return [][]float32{float32s(x, x.AddScalar(results[0].(*Tensor), 1)), float32s(x, results[1].(*Tensor))}
+				})
+			})
+		}
+	}
+}
+
+// A NaN among the scores is picked, and not passed over in silence.
+func TestTokenRoute_NaN(t *testing.T) {
+	torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+		x = x.NoGrad()
+		weight := FromSlice(x, []float32{1, 0, 0, 0, float32(math.NaN()), 0, 0, 0, 3, 0, 0, 0}, 3, 4)
+		results := x.Call("streamtorch::token_route", x.Ones(Float32, 1, 4), weight, nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "full")
+		if got := ToSlice[int32](x, results[0].(*Tensor)); !slices.Equal(got, []int32{1, 2}) {
+			t.Errorf("picks are %v, want 1 and 2", got)
+		}
+		if got := ToSlice[float32](x, results[1].(*Tensor)); !math.IsNaN(float64(got[0])) {
+			t.Errorf("the shares are %v, want NaN", got)
+		}
+	})
+}
+
+// Both operators name what they do not take.
+func TestTokenExperts_Refused(t *testing.T) {
+	for _, c := range []struct {
+		op, text   string
+		everywhere bool // else a device does not look at the numbers
+		call       func(x *Exec)
+	}{
+		{"token_experts", "the epilogue is", true, func(x *Exec) {
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 2), nil, nil, nil, 0.0, false, "relu")
+		}},
+		{"token_experts", "go together", true, func(x *Exec) {
+			x.Call1("streamtorch::token_experts", x.Ones(BFloat16, 2, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 2), x.Ones(Float32, 2))
+		}},
+		{"token_experts", "picks are", true, func(x *Exec) {
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 4))
+		}},
+		{"token_experts", "picks are from 0 to 3", false, func(x *Exec) {
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), FromSlice(x, []int32{0, 3}, 2))
+		}},
+		{"token_experts", "even number of rows", true, func(x *Exec) {
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 5, 8), x.Zeros(Int32, 2))
+		}},
+		{"token_route", "top is 4 of 3 experts", true, func(x *Exec) {
+			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Float32, 3, 8), nil, nil, 0.0, false, 4, true, x.Zeros(Int32, 1), "full")
+		}},
+		{"token_route", "weight is", true, func(x *Exec) {
+			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Int32, 3, 8), nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "full")
+		}},
+		{"token_route", "want full, early or wait", true, func(x *Exec) {
+			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Float32, 3, 8), nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "late")
+		}},
+	} {
+		if !c.everywhere && torchtest.Device().IsCUDA() {
+			continue
+		}
+		err := torchtest.TryDo(t, torchtest.Device(), func(x *Exec) { c.call(x.NoGrad()) })
+		torchtest.WantError(t, err, ErrInvalidArgument, c.op, c.text)
+	}
+}

@@ -1,0 +1,192 @@
+// token_experts: products of one token with the matrices of the experts that it picked.
+//
+//   input     without shares [columns] float32, and with them [top, columns] in the weights' dtype
+//   weight    [experts, rows, columns]
+//   picks     [top] int32: the numbers of experts
+//   shares    [top] float32, or none
+//   bias      [experts, rows] in the weights' dtype
+//   norm      [columns] float32: an RMS norm of the input, as token_linear has it
+//   residual  [rows] float32
+//
+// Without shares each pick has a result of its own, [top, rows / 2] in the weights' dtype. The
+// epilogue is silu or gelu_tanh of the first half of the rows times the second half, or "clamped":
+// of adjacent rows a and b, (clamp(b) + 1) * a * sigmoid(alpha * a), where a is at most `limit`, and
+// b between -limit and limit. With shares the results are summed by them, and added to the
+// residual: [1, rows] float32.
+//
+// A pick that is no expert reads other memory: the device does not check it. The kernel:
+// token_experts_cuda.h. It needs compute capability 9.0. On the CPU, LibTorch's operators do the
+// work.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "core/device.h"
+#include "kernels/edges.h"
+#include "kernels/images.h"
+#include "kernels/inputs.h"
+#include "kernels/token_experts_cuda.h"
+#include "kernels/token_linear_cuda.h"
+#include "kernels/token_product.h"
+#include "kernels/token_ring_cuda.h"
+#include "kernels/variants.h"
+
+namespace ct {
+namespace {
+
+constexpr char kOperator[] = "streamtorch::token_experts";
+constexpr int64_t kMostColumns = 8192, kMostTop = 16;
+
+struct Inputs {
+  const at::Tensor& input;
+  const at::Tensor& weight;
+  const at::Tensor& picks;
+  Optional shares;
+  Optional bias;
+  Optional norm;
+  double eps;
+  bool offset;
+  Epilogue epilogue;
+  Optional residual;
+  double limit;
+  double alpha;
+
+  bool summed() const { return is_defined(shares); }
+  at::ScalarType dtype() const { return weight.scalar_type(); }
+  at::ScalarType wide() const { return dtype() == at::kDouble ? at::kDouble : at::kFloat; }
+  int64_t experts() const { return weight.size(0); }
+  int64_t rows() const { return weight.size(1); }
+  int64_t columns() const { return weight.size(2); }
+  int64_t top() const { return picks.numel(); }
+
+  void check(Optional t, const char* name, int64_t elements, at::ScalarType dtype) const {
+    if (!is_defined(t)) return;
+    TORCH_CHECK(t->numel() == elements && t->scalar_type() == dtype && t->device() == weight.device() && t->is_contiguous() && is_aligned(*t), kOperator,
+                ": ", name, " is ", t->scalar_type(), " ", t->sizes(), " on ", t->device(), ", want ", elements, " elements of ", dtype, " on ",
+                weight.device(), ", contiguous and aligned to 16 bytes");
+  }
+
+  void check() const {
+    TORCH_CHECK(weight.dim() == 3 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight) && at::isFloatingType(dtype()), kOperator, ": weight is ",
+                dtype(), " ", weight.sizes(), ", want contiguous matrices of a floating dtype, aligned to 16 bytes");
+    TORCH_CHECK(top() > 0 && top() <= std::min(kMostTop, experts()), kOperator, ": picks are ", picks.sizes(), " of ", experts(), " experts, want 1 to ", kMostTop);
+    TORCH_CHECK(!needs_gradient({input, weight, shares, bias, norm, residual}), kOperator, ": it has no gradient: call it in NoGrad");
+    TORCH_CHECK(summed() == (epilogue == kAdd) && is_defined(residual) == summed(), kOperator, ": shares, a residual and the epilogue add go together");
+    TORCH_CHECK(summed() || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
+    TORCH_CHECK(!summed() || !is_defined(norm), kOperator, ": with shares there is no norm");
+    check(picks, "picks", top(), at::kInt);
+    check(shares, "shares", top(), wide());
+    check(input, "input", summed() ? top() * columns() : columns(), summed() ? dtype() : wide());
+    check(bias, "bias", experts() * rows(), dtype());
+    check(norm, "norm", columns(), wide());
+    check(residual, "residual", rows(), wide());
+  }
+};
+
+at::Tensor by_operators(const Inputs& of) {
+  const at::Tensor numbers = of.picks.to(at::kLong);
+  const int64_t least = numbers.min().item<int64_t>(), most = numbers.max().item<int64_t>();
+  TORCH_CHECK(least >= 0 && most < of.experts(), kOperator, ": picks are from ", least, " to ", most, ", and there are ", of.experts(), " experts");
+  at::Tensor input = of.input.view({of.summed() ? of.top() : 1, of.columns()});
+  if (is_defined(of.norm)) input = at::rms_norm(input, {of.columns()}, of.offset ? at::add(*of.norm, 1) : *of.norm, of.eps);
+  input = input.to(of.dtype()).expand({of.top(), of.columns()}).unsqueeze(2);
+  at::Tensor result = at::bmm(of.weight.index_select(0, numbers), input).squeeze(2);
+  if (is_defined(of.bias)) result = at::add(result, of.bias->view({of.experts(), of.rows()}).index_select(0, numbers));
+  if (of.summed()) {
+    const at::Tensor sum = at::mul(result.to(of.wide()), of.shares->view({-1, 1})).sum(0, /*keepdim=*/true);
+    return at::add(of.residual->view({1, -1}), sum);
+  }
+  if (of.epilogue == kClamped) {
+    const at::Tensor pairs = result.view({of.top(), -1, 2});
+    const at::Tensor gate = at::clamp(pairs.select(2, 0), {}, of.limit), up = at::clamp(pairs.select(2, 1), -of.limit, of.limit);
+    return at::mul(at::add(up, 1), at::mul(gate, at::sigmoid(at::mul(gate, of.alpha))));
+  }
+  const at::Tensor gate = result.narrow(1, 0, of.rows() / 2), up = result.narrow(1, of.rows() / 2, of.rows() / 2);
+  return at::mul(of.epilogue == kSilu ? at::silu(gate) : at::gelu(gate, "tanh"), up);
+}
+
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut) {
+  const at::ScalarType dtype = of.dtype();
+  const std::tuple key(dtype, of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
+  return variant_of(key, [&] {
+    Variant made{"products of one token with " + std::to_string(of.top()) + " experts of " + std::to_string(of.columns()) + " " + float_name(dtype),
+                 "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", of.summed() ? float_name(dtype) : "Float") + define("COLUMNS", of.columns()) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("NORM", is_defined(of.norm)) +
+                     define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", 0) +
+                     define("PAIRS", 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) + kEdgesText,
+                 std::string(kTokenLinearText) + kTokenRingText + kTokenExpertsText, /*fused_multiply_add=*/true};
+    made.most_shared_memory = true;
+    return made;
+  });
+}
+
+at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
+  const at::ScalarType dtype = of.dtype();
+  const c10::DeviceIndex device = of.weight.device().index();
+  const CudaChip chip = cuda().chip(device);
+  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= kMostColumns && of.rows() < INT32_MAX && chip.capability >= 90,
+              kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernel takes bfloat16 and float16, and a multiple of 8 columns up to ",
+              kMostColumns, ", on compute capability 9.0");
+  TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
+  constexpr int kWarps = 4;  // as in the CUDA text
+  const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;
+  const Cut cut(of.columns(), /*coded=*/false, /*ring=*/true);
+  at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options());
+  Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
+           .out = out.mutable_data_ptr(), .picks = of.picks.const_data_ptr(), .shares = read(of.shares), .eps = static_cast<float>(of.eps),
+           .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
+  const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + kWarps - 1) / kWarps, line = cut.width * 2, box_bytes = line * 2 * kWarps;
+  const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
+  const int kept = cut.padded * 2 * parts + 8 * kWarps, room = (chip.shared_memory - kept - 8 * top - 32) / (box_bytes + 16);
+  const auto size = [&](size_t i, int64_t own) {
+    return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
+  };
+  l.stages = std::min({size(0, 10), copies, room});
+  l.window = std::min(size(1, 4), l.stages);
+  TORCH_CHECK(l.stages > 0, kOperator, ": ", parts, " rows of ", of.columns(), " elements leave no room in shared memory");
+  const int64_t halves = of.epilogue == kSilu || of.epilogue == kGelu ? 2 : 1;
+  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), of.experts() * halves, halves, of.rows() / halves, of.columns() * 2,
+                               static_cast<int>(2 * kWarps / halves), line);
+  void* arguments[] = {&l, &map};
+  cuda().launch(program_of(of, edge, cut), "token_experts", images::stream_of(of.weight), blocks, 32 * (kWarps + 1), arguments,
+                l.stages * (box_bytes + 16) + kept, start_of(edge));
+  return out;
+}
+
+at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& picks, Optional shares, Optional bias, Optional norm, double eps,
+                         bool offset, c10::string_view epilogue, Optional residual, double limit, double alpha, c10::string_view edge, at::IntArrayRef sizes) {
+  const std::string_view name(epilogue.data(), epilogue.size());
+  const Epilogue which = name == "silu" ? kSilu : name == "gelu_tanh" ? kGelu : name == "clamped" ? kClamped : kAdd;
+  TORCH_CHECK(which != kAdd || name == "add", kOperator, ": the epilogue is \"", name, "\", want silu, gelu_tanh, clamped or add");
+  const Inputs of{input, weight, picks, shares, bias, norm, eps, offset, which, residual, limit, alpha};
+  of.check();
+  const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
+  return weight.is_cuda() ? by_kernel(of, checked, sizes) : by_operators(of);
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def(
+      "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
+      "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[]) -> Tensor");
+  declare_early_reads(kOperator, {{"norm"}});
+}
+
+// CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees
+// what it reads and writes.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("token_experts", TORCH_FN(token_experts)); }
+
+}  // namespace
+}  // namespace ct

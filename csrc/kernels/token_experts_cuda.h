@@ -1,0 +1,75 @@
+// The CUDA text of token_experts: products of one token with the matrices that it picked. The texts
+// of token_linear_cuda.h and of token_ring_cuda.h come before it, with PICKS 1 or 2.
+//
+// It is token_linear_boxes for several matrices. The picks are known when the kernel before has
+// ended, so no weight is asked for before the wait.
+#pragma once
+
+namespace ct {
+
+inline constexpr char kTokenExpertsText[] = R"cuda(
+constexpr int kWarps = PAIRS;
+static_assert(WIDTH % 256 == 0, "a warp multiplies 256 columns at a time");
+
+extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, const __grid_constant__ Map map) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ int picks[TOP];
+  __shared__ float shares[TOP];
+  const Shared s(shared, l, kWarps);
+  if (!begin_block<kWarps>(l, map, s)) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x < TOP) {
+    picks[threadIdx.x] = __ldcg(l.picks + threadIdx.x);
+    shares[threadIdx.x] = PICKS == 2 ? __ldcg(l.shares + threadIdx.x) : 1;
+  }
+  meet<32 * kWarps>();
+  const int groups = groups_of(l), pairs = pairs_of(l);
+  Place from;
+  for (int turn = blockIdx.x; turn < groups * kTurns; turn += gridDim.x) {
+    const int pair = turn % groups * kWarps + warp, k = turn / groups;
+    const Pair of(l, pair);
+    Linear own = l;  // of this pick
+    float2 add = make_float2(0, 0);
+    if (PICKS == 1) {
+      own.bias = l.bias == nullptr ? nullptr : l.bias + static_cast<size_t>(picks[k]) * l.rows;
+      own.out = static_cast<Raw*>(l.out) + static_cast<size_t>(k) * (l.rows / 2);
+    } else {
+      own.bias = nullptr;
+    }
+    if (lane == 0 && pair < pairs) {
+      add = of.addends(own);
+      for (int part = 0; PICKS == 2 && part < TOP && l.bias != nullptr; ++part) {
+        const Raw* const bias = l.bias + static_cast<size_t>(picks[part]) * l.rows;
+        add.x = fmaf(shares[part], DTYPE::widen(bias[of.first]), add.x);
+        if (of.second < l.rows) add.y = fmaf(shares[part], DTYPE::widen(bias[of.second]), add.y);
+      }
+    }
+    float a = 0, b = 0;
+    for (int part = 0; part < kParts; ++part) {
+      float c[2] = {0, 0}, d[2] = {0, 0};
+      for (int box = 0; box < BOXES; ++box) {
+        Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
+        const Raw* const first = reinterpret_cast<const Raw*>(s.ring + from.stage * kBoxBytes) + warp * (kTwoMatrices ? 1 : 2) * WIDTH;
+        const Raw* const second = first + (kTwoMatrices ? kWarps : 1) * WIDTH;
+#pragma unroll
+        for (int i = 0; i < WIDTH / 256; ++i) {
+          const int at = i * 256 + lane * 8;
+          float v[8];
+          widen(*reinterpret_cast<const Eight*>(s.x + part * PADDED + box * WIDTH + at), v);
+          multiply(c[0], c[1], *reinterpret_cast<const uint4*>(first + at), v);
+          multiply(d[0], d[1], *reinterpret_cast<const uint4*>(second + at), v);
+        }
+        __syncwarp();
+        if (lane == 0) Barrier{s.empty + 8 * from.stage}.arrive();
+        from.advance(l.stages);
+      }
+      a = fmaf(shares[part], c[0] + c[1], a);
+      b = fmaf(shares[part], d[0] + d[1], b);
+    }
+    const float sum_a = sum_of_warp(a), sum_b = sum_of_warp(b);
+    if (lane == 0 && pair < pairs) of.write(own, sum_a, sum_b, add);
+  }
+}
+)cuda";
+
+}  // namespace ct
