@@ -4,6 +4,7 @@ import (
 	"errors"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"os"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -263,4 +264,131 @@ func TestHostSlab_Await(t *testing.T) {
 		}
 		must.Do(t, s.Synchronize())
 	})
+}
+
+// A mapped tensor is the memory of the slab, for operators and for the host, and outlives the slab.
+func TestHostSlab_Mapped(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	d := torchtest.Device()
+	do := func(fn func(x *Exec)) {
+		t.Helper()
+		must.Do(t, DefaultStream(d).Do(func(x *Exec) error { fn(x); return nil }))
+	}
+	slab := Must(NewHostSlab(d, 4096))
+	var kept *Tensor
+	do(func(x *Exec) {
+		copy(View[float32](slab), []float32{1, 2, 3, 4, 5, 6})
+		m := slab.Mapped(x, 4, Float32, 2, 2)
+		if m.Device() != d || !slices.Equal(ToSlice[float32](x, m), []float32{2, 3, 4, 5}) {
+			t.Errorf("%v has %v", m, ToSlice[float32](x, m))
+		}
+		x.MulScalarInPlace(m, 10)
+		x.Item(x.Sum(m)) // waits
+		if got := View[float32](slab)[:6]; !slices.Equal(got, []float32{1, 20, 30, 40, 50, 6}) {
+			t.Errorf("the slab has %v", got)
+		}
+		kept = x.Keep(m)
+	})
+	must.Do(t, slab.Close())
+	do(func(x *Exec) {
+		if got := x.Item(x.Sum(kept)); got != 140 {
+			t.Errorf("behind the slab's end the sum is %v", got)
+		}
+	})
+	must.Do(t, kept.Close())
+	slab = Must(NewHostSlab(CPU, 100))
+	defer slab.Close()
+	for _, c := range []struct {
+		text   string
+		offset int
+		shape  []int64
+	}{{"does not lie in a slab of 100 bytes", 0, []int64{26}}, {"does not lie", -4, []int64{1}}, {"multiple of its elements", 2, []int64{1}}, {"does not lie", 104, []int64{0}}, {"does not lie", 0, []int64{-1}}, {"does not lie", 0, []int64{1 << 62, 8}}} {
+		err := DefaultStream(CPU).Do(func(x *Exec) error { slab.Mapped(x, c.offset, Float32, c.shape...); return nil })
+		torchtest.WantError(t, err, ErrInvalidArgument, "HostSlab.Mapped", c.text)
+	}
+	closed := Must(NewHostSlab(CPU, 100))
+	closed.Close()
+	err := DefaultStream(CPU).Do(func(x *Exec) error { closed.Mapped(x, 0, Float32, 1); return nil })
+	torchtest.WantError(t, err, ErrClosed, "HostSlab.Mapped", "closed")
+}
+
+// The stream checker sees what operators read and write through mapped tensors.
+func TestHostSlab_Mapped_CheckStreams(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	d := torchtest.Device()
+	for name, c := range map[string]struct {
+		race bool
+		work func(slab *HostSlab, a, b *Stream) error
+	}{
+		"the host reads what a stream writes": {true, func(slab *HostSlab, a, _ *Stream) error {
+			if err := a.Do(func(x *Exec) error { x.FillInPlace(slab.Mapped(x, 0, Float32, 8), 1); return nil }); err != nil {
+				return err
+			}
+			slab.Touch(false)
+			return a.Do(func(*Exec) error { return nil })
+		}},
+		"the host waits": {false, func(slab *HostSlab, a, _ *Stream) error {
+			var done *Event
+			if err := a.Do(func(x *Exec) error { x.FillInPlace(slab.Mapped(x, 0, Float32, 8), 1); done = x.Record(); return nil }); err != nil {
+				return err
+			}
+			defer done.Close()
+			if err := slab.Await(done); err != nil {
+				return err
+			}
+			slab.Touch(false)
+			return nil
+		}},
+		"the host writes what a stream reads": {true, func(slab *HostSlab, a, _ *Stream) error {
+			if err := a.Do(func(x *Exec) error { x.Sum(slab.Mapped(x, 64, Float32, 8)); return nil }); err != nil {
+				return err
+			}
+			slab.Touch(true)
+			return a.Do(func(*Exec) error { return nil })
+		}},
+		"two tensors, one memory": {true, func(slab *HostSlab, a, b *Stream) error {
+			return a.Do(func(x *Exec) error {
+				x.FillInPlace(slab.Mapped(x, 0, Float32, 8), 1)
+				y := x.On(b)
+				y.Sum(slab.Mapped(y, 28, Float32, 8))
+				return nil
+			})
+		}},
+		"two tensors beside each other": {false, func(slab *HostSlab, a, b *Stream) error {
+			return a.Do(func(x *Exec) error {
+				x.FillInPlace(slab.Mapped(x, 0, Float32, 8), 1)
+				y := x.On(b)
+				y.Sum(slab.Mapped(y, 32, Float32, 8))
+				return nil
+			})
+		}},
+		"one stream waits for the other": {false, func(slab *HostSlab, a, b *Stream) error {
+			return a.Do(func(x *Exec) error {
+				x.FillInPlace(slab.Mapped(x, 0, Float32, 8), 1)
+				done := x.Record()
+				defer done.Close()
+				y := x.On(b)
+				y.Wait(done)
+				y.Sum(slab.Mapped(y, 28, Float32, 8))
+				return nil
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var races []*StreamRace
+			stop := Must(CheckStreams(func(r *StreamRace) { races = append(races, r) }))
+			slab := Must(NewHostSlab(d, 4096))
+			a, b := twoStreams(t, d)
+			err := c.work(slab, a, b)
+			must.Do(t, d.Synchronize())
+			slab.Close()
+			stop()
+			if err != nil {
+				t.Error(err)
+			}
+			if (len(races) > 0) != c.race {
+				t.Errorf("found %v, want a race: %v", races, c.race)
+			}
+		})
+	}
 }

@@ -245,15 +245,23 @@ Checker::Index Checker::index_of(const at::Tensor* through) {
   return std::pair(through->storage().data(), Region::of(*through));
 }
 
+std::pair<Checker::Block*, Region> Checker::place_of(const at::Tensor& tensor) {
+  const auto slab = slab_of(tensor.storage().data());
+  if (slab == slabs_.end()) return {&block_of(tensor), Region::of(tensor)};
+  return {&slab->second, Region::of(tensor).shifted(static_cast<const char*>(tensor.storage().data()) - static_cast<const char*>(slab->first))};
+}
+
 void Checker::access(const at::Tensor& tensor, bool write, const Actor& by, const at::Tensor* through) {
   if (by.queue == kNone || !has_memory(tensor)) return;
   const std::lock_guard lock(mutex_);
-  access(block_of(tensor), {by, 0, 0, Region::of(tensor), write, write ? "written" : "read", index_of(through)});
+  const auto [block, region] = place_of(tensor);
+  access(*block, {by, 0, 0, region, write, write ? "written" : "read", index_of(through)});
 }
 
 void Checker::used(const at::Tensor& tensor, Queue queue, bool by_autograd) {
   if (!tensor.has_storage() || tensor.storage().data() == nullptr) return;
   const std::lock_guard lock(mutex_);
+  if (slab_of(tensor.storage().data()) != slabs_.end()) return;  // no allocator hands it out again
   Block& block = block_of(tensor);
   if (!by_autograd || block.maker.backward) block.recorded.insert(queue);
 }

@@ -157,6 +157,7 @@ class Checker {
   void learn(Queue queue, const Clock& clock);
   void enqueue(Queue queue);
   Block& block_of(const at::Tensor& tensor);
+  std::pair<Block*, Region> place_of(const at::Tensor& tensor);  // of a slab, too
   std::map<const void*, Block>::iterator slab_of(const void* data);
   void access(Block& block, Access access);
   static bool has_memory(const at::Tensor& tensor);

@@ -38,8 +38,9 @@ void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::T
   if (by.queue == kNone || by.queue == kHost || !has_memory(tensor)) return;
   const std::lock_guard lock(mutex_);
   enqueue(by.queue);
-  const Block& block = block_of(tensor);
-  const Access early{by, 0, 0, Region::of(tensor), false, "read early", index_of(through)};
+  const auto [place, region] = place_of(tensor);
+  const Block& block = *place;
+  const Access early{by, 0, 0, region, false, "read early", index_of(through)};
   for (auto a = block.accesses.rbegin(); a != block.accesses.rend() && a->serial > streams_[by.queue].last_full_edge; ++a) {
     // What the host has waited for is done.
     if (!a->write || a->kind == kAllocated || a->by.queue != by.queue || knows(kHost, by.queue, a->time)) continue;

@@ -27,6 +27,13 @@ Region Region::bytes(int64_t begin, int64_t end) {
   return r;
 }
 
+Region Region::shifted(int64_t bytes) const {
+  Region r = *this;
+  r.begin += bytes;
+  r.end += bytes;
+  return r;
+}
+
 Region Region::of(const at::Tensor& tensor) {
   Region r;
   r.element = static_cast<int64_t>(tensor.element_size());

@@ -20,6 +20,8 @@ struct Region {
   static Region of(const at::Tensor& tensor);  // the region lies within the tensor's storage
   static Region bytes(int64_t begin, int64_t end);
 
+  Region shifted(int64_t bytes) const;  // the same runs, so many bytes later
+
   bool operator==(const Region&) const;
   bool covers(const Region& other) const;  // true is always right; false may be wrong if the region is not dense
 };

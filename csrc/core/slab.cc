@@ -102,7 +102,9 @@ ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) noexcept {
   return ct::guarded([&] { *out = new ct_slab(data, bytes); });
 }
 
-void ct_slab_free(ct_slab* slab) noexcept { delete slab; }
+void ct_slab_free(ct_slab* slab) noexcept {
+  if (slab != nullptr && --slab->users == 0) delete slab;
+}
 
 void* ct_slab_data(const ct_slab* slab) noexcept { return slab == nullptr ? nullptr : slab->data; }
 

@@ -3,6 +3,7 @@
 // leaves memory unused until copies are done, but only memory that it has allocated itself.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "cgotorch.h"
@@ -19,4 +20,5 @@ struct ct_slab {
   const bool owned;
   void* const data;
   bool pinned = false;
+  std::atomic<int64_t> users{1};  // the handle, and each tensor over the memory: the last one deletes the slab
 };

@@ -492,6 +492,12 @@ ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Unlocks the memory, and unmaps it unless it belongs to the caller. Copies that read or write
  * the memory must be done before this call. */
 void ct_slab_free(ct_slab* slab /* consumed */) CT_NOEXCEPT;
+/* Makes a tensor on the exec's device whose elements lie in the slab, from the byte `offset` on. A
+ * CUDA device reads and writes them over the bus, so the slab must be page-locked. The memory is
+ * freed when the slab and all such tensors are. Fails for a slab of a file, and for a tensor that
+ * does not lie in the slab. */
+ct_status* ct_slab_tensor(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtype, const int64_t* shape, int32_t dims,
+                          ct_tensor** out /* new */) CT_NOEXCEPT;
 void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;
 /* Page-locks the slab for every CUDA device: copies then do not wait. Does nothing if the slab is
  * locked already. Fails with CT_NO_DEVICE without CUDA. Fails with CT_OUT_OF_MEMORY if the system

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "802904f4f6364c65dfca5cee9f205d4a51dfc91cb170ae4affb963f9794e5d70"
+const Source = "7d8f5877e12daa455c5f817c73ab61540ab85e5c0eb3d550843b56fe92477951"

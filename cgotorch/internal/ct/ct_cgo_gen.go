@@ -103,6 +103,7 @@ var functions = [...]string{
 	"ct_slab_map",
 	"ct_slab_over",
 	"ct_slab_free",
+	"ct_slab_tensor",
 	"ct_slab_data",
 	"ct_slab_pin",
 	"ct_slab_pinned",
@@ -717,6 +718,13 @@ func SlabOver(data unsafe.Pointer, bytes int64, out **Slab) *Status {
 
 func SlabFree(slab *Slab) {
 	C.ct_slab_free(slab)
+}
+
+func SlabTensor(x Exec, slab *Slab, offset int64, dtype int32, shape *int64, dims int32, out **Tensor) *Status {
+	hout := *out
+	status := C.ct_slab_tensor(*(*C.ct_exec)(unsafe.Pointer(&x)), slab, C.int64_t(offset), C.int32_t(dtype), (*C.int64_t)(shape), C.int32_t(dims), &hout)
+	*out = hout
+	return status
 }
 
 func SlabData(slab *Slab) unsafe.Pointer {

@@ -146,6 +146,7 @@ typedef struct {
   ct_status* (*ct_slab_map)(int32_t file, int64_t bytes, ct_slab** out);
   ct_status* (*ct_slab_over)(void* data, int64_t bytes, ct_slab** out);
   void (*ct_slab_free)(ct_slab* slab);
+  ct_status* (*ct_slab_tensor)(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtype, const int64_t* shape, int32_t dims, ct_tensor** out);
   void* (*ct_slab_data)(const ct_slab* slab);
   ct_status* (*ct_slab_pin)(ct_slab* slab);
   int32_t (*ct_slab_pinned)(const ct_slab* slab);
@@ -312,6 +313,7 @@ static inline ct_status* ct_slab_new(int64_t bytes, ct_slab** out) { return ct_t
 static inline ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) { return ct_table.ct_slab_map(file, bytes, out); }
 static inline ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) { return ct_table.ct_slab_over(data, bytes, out); }
 static inline void ct_slab_free(ct_slab* slab) { ct_table.ct_slab_free(slab); }
+static inline ct_status* ct_slab_tensor(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtype, const int64_t* shape, int32_t dims, ct_tensor** out) { return ct_table.ct_slab_tensor(x, slab, offset, dtype, shape, dims, out); }
 static inline void* ct_slab_data(const ct_slab* slab) { return ct_table.ct_slab_data(slab); }
 static inline ct_status* ct_slab_pin(ct_slab* slab) { return ct_table.ct_slab_pin(slab); }
 static inline int32_t ct_slab_pinned(const ct_slab* slab) { return ct_table.ct_slab_pinned(slab); }

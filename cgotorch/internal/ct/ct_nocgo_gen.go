@@ -442,6 +442,10 @@ func SlabFree(slab *Slab) {
 	panic(absent)
 }
 
+func SlabTensor(x Exec, slab *Slab, offset int64, dtype int32, shape *int64, dims int32, out **Tensor) *Status {
+	panic(absent)
+}
+
 func SlabData(slab *Slab) unsafe.Pointer {
 	panic(absent)
 }
