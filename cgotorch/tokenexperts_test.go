@@ -3,6 +3,7 @@ package cgotorch_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -40,20 +41,20 @@ func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, ed
 	}
 	weight := n.narrows(1/math.Sqrt(float64(columns)), experts, rows, columns)
 	bias := n.maybe(func() *Tensor { return n.narrows(1, experts, rows) })
-	picks := make([]int32, top)
+	picks := make([]int32, 4*top)
 	for i, e := range n.Perm(int(experts))[:top] {
-		picks[i] = int32(e)
+		picks[4*i], picks[4*i+1], picks[4*i+2] = int32(e), -1, int32(e)
 	}
 	if form == nil {
 		form = []int64{}
 	}
-	picked := FromSlice(x, picks, top)
+	picked := FromSlice(x, picks, top, 4)
 	if epilogue == "add" {
 		shares, residual := n.floats(0.5, top), n.floats(1, 1, rows)
-		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form))
+		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, nil, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form))
 	}
 	input, norm := n.floats(1, 1, columns), n.maybe(func() *Tensor { return n.floats(1, columns) })
-	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form))
+	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form))
 }
 
 // token_route picks the experts with the largest scores, the first of equal ones first.
@@ -92,7 +93,7 @@ func TestTokenRoute_NaN(t *testing.T) {
 		x = x.NoGrad()
 		weight := FromSlice(x, []float32{1, 0, 0, 0, float32(math.NaN()), 0, 0, 0, 3, 0, 0, 0}, 3, 4)
 		results := x.Call("streamtorch::token_route", x.Ones(Float32, 1, 4), weight, nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "full")
-		if got := ToSlice[int32](x, results[0].(*Tensor)); !slices.Equal(got, []int32{1, 2}) {
+		if got := ToSlice[int32](x, results[0].(*Tensor)); !slices.Equal(got, []int32{1, -1, 1, 0, 2, -1, 2, 0}) {
 			t.Errorf("picks are %v, want 1 and 2", got)
 		}
 		if got := ToSlice[float32](x, results[1].(*Tensor)); !math.IsNaN(float64(got[0])) {
@@ -109,19 +110,19 @@ func TestTokenExperts_Refused(t *testing.T) {
 		call       func(x *Exec)
 	}{
 		{"token_experts", "the epilogue is", true, func(x *Exec) {
-			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 2), nil, nil, nil, 0.0, false, "relu")
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 2, 4), nil, nil, nil, nil, 0.0, false, "relu")
 		}},
 		{"token_experts", "go together", true, func(x *Exec) {
-			x.Call1("streamtorch::token_experts", x.Ones(BFloat16, 2, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 2), x.Ones(Float32, 2))
+			x.Call1("streamtorch::token_experts", x.Ones(BFloat16, 2, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 2, 4), nil, x.Ones(Float32, 2))
 		}},
 		{"token_experts", "picks are", true, func(x *Exec) {
-			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 4))
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), x.Zeros(Int32, 4, 4))
 		}},
-		{"token_experts", "picks are from 0 to 3", false, func(x *Exec) {
-			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), FromSlice(x, []int32{0, 3}, 2))
+		{"token_experts", "none of 3 experts", false, func(x *Exec) {
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 4, 8), FromSlice(x, []int32{0, -1, 0, 0, 2, -1, 3, 0}, 2, 4))
 		}},
 		{"token_experts", "even number of rows", true, func(x *Exec) {
-			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 5, 8), x.Zeros(Int32, 2))
+			x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 8), x.Ones(BFloat16, 3, 5, 8), x.Zeros(Int32, 2, 4))
 		}},
 		{"token_route", "top is 4 of 3 experts", true, func(x *Exec) {
 			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Float32, 3, 8), nil, nil, 0.0, false, 4, true, x.Zeros(Int32, 1), "full")
@@ -139,4 +140,105 @@ func TestTokenExperts_Refused(t *testing.T) {
 		err := torchtest.TryDo(t, torchtest.Device(), func(x *Exec) { c.call(x.NoGrad()) })
 		torchtest.WantError(t, err, ErrInvalidArgument, c.op, c.text)
 	}
+}
+
+// With a table, experts come into slots, and leave them in the right order. The results are those of
+// all experts at each step, also with as few slots as picks.
+func TestTokenExperts_Slots(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	const experts, top, width, inner = 12, 3, 64, 24
+	for _, often := range []bool{false, true} {
+		for _, slots := range []int64{3, 5, 12} {
+			t.Run(fmt.Sprintf("%d slots, often %v", slots, often), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(8, uint64(slots)))
+				torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+					x = x.NoGrad()
+					n := &tokenNumbers{Rand: r, x: x, narrow: BFloat16}
+					up, down := n.narrows(0.2, experts, 2*inner, width), n.narrows(0.2, experts, width, inner)
+					router, bias := n.floats(0.2, experts, width), n.narrows(1, experts, 2*inner)
+					upSlots, downSlots := x.Zeros(BFloat16, slots, 2*inner, width), x.Zeros(BFloat16, slots, width, inner)
+					state := make([]int32, experts+2*slots+1)
+					for i := range experts + slots {
+						state[i] = -1
+					}
+					table, counts, arrived := FromSlice(x, state), x.Zeros(Int64, 2), x.Zeros(Int32, 1)
+					model := newSlotModel(experts, slots, often)
+					for step := range 40 {
+						input := n.floats(1, 1, width)
+						route := func(args ...any) (picks, shares *Tensor) {
+							results := x.Call("streamtorch::token_route", append([]any{input, router, nil, nil, 1e-5, false, top, true, arrived, "early"}, args...)...)
+							return results[0].(*Tensor), results[1].(*Tensor)
+						}
+						run := func(picks, shares, a, b *Tensor) []float32 {
+							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "early")
+							return float32s(x, x.Call1("streamtorch::token_experts", h, down, picks, b, shares, nil, nil, 0.0, false, "add", input, 0.0, 0.0, "early"))
+						}
+						picks, shares := route()
+						want := run(picks, shares, nil, nil)
+						var numbers []int32
+						for i, p := range ToSlice[int32](x, picks) {
+							if i%4 == 2 {
+								numbers = append(numbers, p)
+							}
+						}
+						picks, shares = route(table, counts, often)
+						if got, want := ToSlice[int32](x, picks), model.pick(numbers); !slices.Equal(got, want) {
+							t.Fatalf("step %d: picks are %v, want %v", step, got, want)
+						}
+						if got := run(picks, shares, upSlots, downSlots); !slices.Equal(got, want) {
+							t.Fatalf("step %d: the results have other bits through slots", step)
+						}
+					}
+					if got := ToSlice[int64](x, counts); !slices.Equal(got, model.counts[:]) {
+						t.Errorf("counts are %v, want %v", got, model.counts)
+					}
+				})
+			})
+		}
+	}
+}
+
+// slotModel is the table of token_route, slow and simple.
+type slotModel struct {
+	slots  []int32 // the expert of each, or -1
+	stamps []int
+	often  bool
+	time   int
+	counts [2]int64
+}
+
+func newSlotModel(experts, slots int64, often bool) *slotModel {
+	m := &slotModel{slots: slices.Repeat([]int32{-1}, int(slots)), stamps: slices.Repeat([]int{0}, int(slots)), often: often}
+	return m
+}
+
+func (m *slotModel) pick(experts []int32) (picks []int32) {
+	m.time++
+	used := map[int]bool{}
+	for _, e := range experts {
+		if slot := slices.Index(m.slots, e); slot >= 0 {
+			used[slot] = true
+			m.stamps[slot]++
+			if !m.often {
+				m.stamps[slot] = m.time
+			}
+		}
+	}
+	for _, e := range experts {
+		slot, from := slices.Index(m.slots, e), int32(-1)
+		m.counts[map[bool]int{true: 0, false: 1}[slot >= 0]]++
+		if slot < 0 {
+			for i := range m.slots {
+				if !used[i] && (slot < 0 || m.stamps[i] < m.stamps[slot]) {
+					slot = i
+				}
+			}
+			used[slot], m.slots[slot], from = true, e, e
+			if m.stamps[slot] = m.time; m.often {
+				m.stamps[slot] = 1
+			}
+		}
+		picks = append(picks, int32(slot), from, e, 0)
+	}
+	return picks
 }

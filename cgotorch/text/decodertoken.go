@@ -179,8 +179,8 @@ func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer
 		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
 			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
-		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge)
-		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge)
+		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, nil, nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge)
+		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, nil, shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge)
 		return
 	}
 	if s.late != nil {

@@ -2,7 +2,8 @@
 //
 //   input     without shares [columns] float32, and with them [top, columns] in the weights' dtype
 //   weight    [experts, rows, columns]
-//   picks     [top] int32: the numbers of experts
+//   picks     [top, 4] int32, as token_route makes them
+//   slots     [slots, rows, columns], or none: experts that are there already
 //   shares    [top] float32, or none
 //   bias      [experts, rows] in the weights' dtype
 //   norm      [columns] float32: an RMS norm of the input, as token_linear has it
@@ -14,8 +15,10 @@
 // b between -limit and limit. With shares the results are summed by them, and added to the
 // residual: [1, rows] float32.
 //
-// A pick that is no expert reads other memory: the device does not check it. The kernel:
-// token_experts_cuda.h. It needs compute capability 9.0. On the CPU, LibTorch's operators do the
+// Without slots a pick (i, -1, expert) is weight[i]. With slots it is slots[i], and a pick
+// (i, expert, expert) is weight[expert], which is copied into slots[i] on the way. `weight` may then
+// lie in page-locked memory of the host. A pick out of range reads other memory: the device does not
+// check it. The kernel: token_experts_cuda.h. It needs compute capability 9.0. On the CPU, LibTorch's operators do the
 // work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -54,6 +57,7 @@ struct Inputs {
   const at::Tensor& input;
   const at::Tensor& weight;
   const at::Tensor& picks;
+  Optional slots;
   Optional shares;
   Optional bias;
   Optional norm;
@@ -70,7 +74,7 @@ struct Inputs {
   int64_t experts() const { return weight.size(0); }
   int64_t rows() const { return weight.size(1); }
   int64_t columns() const { return weight.size(2); }
-  int64_t top() const { return picks.numel(); }
+  int64_t top() const { return picks.numel() / 4; }
 
   void check(Optional t, const char* name, int64_t elements, at::ScalarType dtype) const {
     if (!is_defined(t)) return;
@@ -87,7 +91,10 @@ struct Inputs {
     TORCH_CHECK(summed() == (epilogue == kAdd) && is_defined(residual) == summed(), kOperator, ": shares, a residual and the epilogue add go together");
     TORCH_CHECK(summed() || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
     TORCH_CHECK(!summed() || !is_defined(norm), kOperator, ": with shares there is no norm");
-    check(picks, "picks", top(), at::kInt);
+    check(picks, "picks", 4 * top(), at::kInt);
+    TORCH_CHECK(!is_defined(slots) || (slots->dim() == 3 && slots->size(1) == rows() && slots->size(2) == columns() && slots->size(0) >= top() &&
+                                       slots->scalar_type() == dtype() && slots->device() == weight.device() && slots->is_contiguous() && is_aligned(*slots)),
+                kOperator, ": slots are not at least ", top(), " matrices like those of weight, ", weight.sizes());
     check(shares, "shares", top(), wide());
     check(input, "input", summed() ? top() * columns() : columns(), summed() ? dtype() : wide());
     check(bias, "bias", experts() * rows(), dtype());
@@ -97,13 +104,21 @@ struct Inputs {
 };
 
 at::Tensor by_operators(const Inputs& of) {
-  const at::Tensor numbers = of.picks.to(at::kLong);
-  const int64_t least = numbers.min().item<int64_t>(), most = numbers.max().item<int64_t>();
-  TORCH_CHECK(least >= 0 && most < of.experts(), kOperator, ": picks are from ", least, " to ", most, ", and there are ", of.experts(), " experts");
+  const at::Tensor& held = is_defined(of.slots) ? *of.slots : of.weight;
+  const at::Tensor picks = of.picks.view({-1, 4}).to(at::kLong), places = picks.select(1, 0), numbers = picks.select(1, 2);
+  const auto within = [](const at::Tensor& t, int64_t least, int64_t count) { return t.min().item<int64_t>() >= least && t.max().item<int64_t>() < count; };
+  TORCH_CHECK(within(places, 0, held.size(0)) && within(numbers, 0, of.experts()) && within(picks.select(1, 1), -1, of.experts()), kOperator,
+              ": a pick is none of ", held.size(0), " places, or none of ", of.experts(), " experts");
+  for (int64_t k = 0; k < of.top(); ++k) {
+    const int64_t from = picks.select(0, k).select(0, 1).item<int64_t>();
+    if (from < 0) continue;
+    TORCH_CHECK(is_defined(of.slots), kOperator, ": a pick is to be copied, and there are no slots");
+    of.slots->select(0, places.select(0, k).item<int64_t>()).copy_(of.weight.select(0, from));
+  }
   at::Tensor input = of.input.view({of.summed() ? of.top() : 1, of.columns()});
   if (is_defined(of.norm)) input = at::rms_norm(input, {of.columns()}, of.offset ? at::add(*of.norm, 1) : *of.norm, of.eps);
   input = input.to(of.dtype()).expand({of.top(), of.columns()}).unsqueeze(2);
-  at::Tensor result = at::bmm(of.weight.index_select(0, numbers), input).squeeze(2);
+  at::Tensor result = at::bmm(held.index_select(0, places), input).squeeze(2);
   if (is_defined(of.bias)) result = at::add(result, of.bias->view({of.experts(), of.rows()}).index_select(0, numbers));
   if (of.summed()) {
     const at::Tensor sum = at::mul(result.to(of.wide()), of.shares->view({-1, 1})).sum(0, /*keepdim=*/true);
@@ -150,7 +165,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
            .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
   const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + kWarps - 1) / kWarps, line = cut.width * 2, box_bytes = line * 2 * kWarps;
   const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
-  const int kept = cut.padded * 2 * parts + 8 * kWarps, room = (chip.shared_memory - kept - 8 * top - 32) / (box_bytes + 16);
+  const int kept = cut.padded * 2 * parts + 8 * kWarps, room = (chip.shared_memory - kept - 40 * top - 64) / (box_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
   };
@@ -158,20 +173,24 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   l.window = std::min(size(1, 4), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": ", parts, " rows of ", of.columns(), " elements leave no room in shared memory");
   const int64_t halves = of.epilogue == kSilu || of.epilogue == kGelu ? 2 : 1;
-  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), of.experts() * halves, halves, of.rows() / halves, of.columns() * 2,
-                               static_cast<int>(2 * kWarps / halves), line);
-  void* arguments[] = {&l, &map};
+  const auto map_of = [&](const at::Tensor& matrices) {
+    return cuda().boxes(matrices.const_data_ptr(), matrices.size(0) * halves, halves, of.rows() / halves, of.columns() * 2, static_cast<int>(2 * kWarps / halves), line);
+  };
+  struct Maps {  // as in the CUDA text
+    CudaBoxes all, slots;
+  } maps{map_of(of.weight), map_of(is_defined(of.slots) ? *of.slots : of.weight)};
+  void* arguments[] = {&l, &maps};
   cuda().launch(program_of(of, edge, cut), "token_experts", images::stream_of(of.weight), blocks, 32 * (kWarps + 1), arguments,
                 l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }
 
-at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& picks, Optional shares, Optional bias, Optional norm, double eps,
+at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& picks, Optional slots, Optional shares, Optional bias, Optional norm, double eps,
                          bool offset, c10::string_view epilogue, Optional residual, double limit, double alpha, c10::string_view edge, at::IntArrayRef sizes) {
   const std::string_view name(epilogue.data(), epilogue.size());
   const Epilogue which = name == "silu" ? kSilu : name == "gelu_tanh" ? kGelu : name == "clamped" ? kClamped : kAdd;
   TORCH_CHECK(which != kAdd || name == "add", kOperator, ": the epilogue is \"", name, "\", want silu, gelu_tanh, clamped or add");
-  const Inputs of{input, weight, picks, shares, bias, norm, eps, offset, which, residual, limit, alpha};
+  const Inputs of{input, weight, picks, slots, shares, bias, norm, eps, offset, which, residual, limit, alpha};
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
   return weight.is_cuda() ? by_kernel(of, checked, sizes) : by_operators(of);
@@ -179,7 +198,7 @@ at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, cons
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
-      "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
+      "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor(a!)? slots=None, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
       "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[]) -> Tensor");
   declare_early_reads(kOperator, {{"norm"}});
 }

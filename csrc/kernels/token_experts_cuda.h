@@ -3,6 +3,10 @@
 //
 // It is token_linear_boxes for several matrices. The picks are known when the kernel before has
 // ended, so no weight is asked for before the wait.
+//
+// A pick (slot, -1, expert) is a matrix of the slots. A pick (slot, expert, expert) is one of all
+// experts, which may lie in page-locked memory of the host. Its boxes are multiplied as they come,
+// and written into the slot from shared memory.
 #pragma once
 
 namespace ct {
@@ -11,12 +15,21 @@ inline constexpr char kTokenExpertsText[] = R"cuda(
 constexpr int kWarps = PAIRS;
 static_assert(WIDTH % 256 == 0, "a warp multiplies 256 columns at a time");
 
-extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, const __grid_constant__ Map map) {
+struct Maps { Map all, slots; };
+
+// Writes a box from shared memory into a slot. One thread runs it.
+__device__ __forceinline__ void fill(const Map& slots, const unsigned char* box, int column, int row, int matrix) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];\ncp.async.bulk.commit_group;" ::"l"(&slots), "r"(column),
+               "r"(row), "r"(matrix), "r"(address_of(box))
+               : "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ int picks[TOP];
+  __shared__ int4 picks[TOP];
   __shared__ float shares[TOP];
   const Shared s(shared, l, kWarps);
-  if (!begin_block<kWarps>(l, map, s)) return;
+  if (!begin_block<kWarps>(l, maps.all, s)) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x < TOP) {
     picks[threadIdx.x] = __ldcg(l.picks + threadIdx.x);
@@ -31,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
     Linear own = l;  // of this pick
     float2 add = make_float2(0, 0);
     if (PICKS == 1) {
-      own.bias = l.bias == nullptr ? nullptr : l.bias + static_cast<size_t>(picks[k]) * l.rows;
+      own.bias = l.bias == nullptr ? nullptr : l.bias + static_cast<size_t>(picks[k].z) * l.rows;
       own.out = static_cast<Raw*>(l.out) + static_cast<size_t>(k) * (l.rows / 2);
     } else {
       own.bias = nullptr;
@@ -39,16 +52,19 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
     if (lane == 0 && pair < pairs) {
       add = of.addends(own);
       for (int part = 0; PICKS == 2 && part < TOP && l.bias != nullptr; ++part) {
-        const Raw* const bias = l.bias + static_cast<size_t>(picks[part]) * l.rows;
+        const Raw* const bias = l.bias + static_cast<size_t>(picks[part].z) * l.rows;
         add.x = fmaf(shares[part], DTYPE::widen(bias[of.first]), add.x);
         if (of.second < l.rows) add.y = fmaf(shares[part], DTYPE::widen(bias[of.second]), add.y);
       }
     }
     float a = 0, b = 0;
     for (int part = 0; part < kParts; ++part) {
+      const int4 pick = picks[PICKS == 1 ? k : part];
+      const bool fills = pick.y >= 0 && threadIdx.x == 0;
       float c[2] = {0, 0}, d[2] = {0, 0};
       for (int box = 0; box < BOXES; ++box) {
         Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
+        if (fills) fill(maps.slots, s.ring + from.stage * kBoxBytes, box * (kLine / 8), turn % groups * kRowsOfGroup, (kTwoMatrices ? 2 : 1) * pick.x);
         const Raw* const first = reinterpret_cast<const Raw*>(s.ring + from.stage * kBoxBytes) + warp * (kTwoMatrices ? 1 : 2) * WIDTH;
         const Raw* const second = first + (kTwoMatrices ? kWarps : 1) * WIDTH;
 #pragma unroll
@@ -60,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
           multiply(d[0], d[1], *reinterpret_cast<const uint4*>(second + at), v);
         }
         __syncwarp();
+        if (fills) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the box may be replaced
         if (lane == 0) Barrier{s.empty + 8 * from.stage}.arrive();
         from.advance(l.stages);
       }
@@ -69,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
     const float sum_a = sum_of_warp(a), sum_b = sum_of_warp(b);
     if (lane == 0 && pair < pairs) of.write(own, sum_a, sum_b, add);
   }
+  if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 )cuda";
 

@@ -57,7 +57,7 @@ struct Linear {
   const float* residual;
   const float* scale;     // of the codes of each row, or NULL
   void* out;
-  const int* picks;       // the matrices that are used
+  const int4* picks;      // the matrices that are used: see token_experts_cuda.h
   const float* shares;    // of each pick in the sum, or NULL
   float eps;
   float limit;            // of epilogue 5

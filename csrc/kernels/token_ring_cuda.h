@@ -62,10 +62,24 @@ struct Shared {
         full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
 };
 
+// Where a box is copied from: of a map, this matrix.
+struct Source {
+  const Map* map;
+  int matrix;
+};
+
+// Returns where the matrix of the k-th pick lies. Behind `map` there is the one of the slots.
+__device__ __forceinline__ Source source_of(const Map& map, const int4* picks, int k) {
+  if (PICKS == 0) return Source{&map, 0};
+  const int4 pick = picks[k];
+  constexpr int kMatrices = kTwoMatrices ? 2 : 1;
+  return pick.y >= 0 ? Source{&map, kMatrices * pick.y} : Source{&map + 1, kMatrices * pick.x};
+}
+
 // Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers
 // have done with the box that is replaced, and for the oldest box if `window` are on their way. It
-// reads weights and picks alone.
-__device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, const Shared& shared) {
+// reads weights alone, so it does not wait for the kernel before. The picks are in shared memory.
+__device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, const int4* picks, const Shared& shared) {
   const unsigned ring = address_of(shared.ring), full = shared.full, empty = shared.empty;
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
@@ -75,7 +89,7 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, cons
   for (int turn = blockIdx.x; turn < groups * kTurns; turn += gridDim.x) {
     const int row = turn % groups * kRowsOfGroup;
     for (int part = 0; part < kParts; ++part) {
-      const int matrix = PICKS == 0 ? 0 : (kTwoMatrices ? 2 : 1) * __ldcg(l.picks + (PICKS == 1 ? turn / groups : part));
+      const Source from = source_of(map, picks, PICKS == 1 ? turn / groups : part);
       for (int box = 0; box < BOXES; ++box) {
         Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);  // at once in the first round
         if (flying == l.window) {
@@ -88,7 +102,7 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, cons
         bar.expect(kBoxBytes);
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
                          ring + to.stage * kBoxBytes),
-                     "l"(&map), "r"(box * (kLine / 8)), "r"(row), "r"(matrix), "r"(bar.at), "l"(once)
+                     "l"(from.map), "r"(box * (kLine / 8)), "r"(row), "r"(from.matrix), "r"(bar.at), "l"(once)
                      : "memory");
         to.advance(l.stages);
       }
@@ -129,8 +143,13 @@ __device__ __forceinline__ bool begin_block(const Linear& l, const Map& map, con
     }
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are made
-    if (copies && PICKS != 0) wait();  // the kernel before has made the picks
-    if (copies) copy_boxes(l, map, shared);
+    __shared__ int4 picks[TOP];
+    if (PICKS != 0) {  // the kernel before has made them
+      wait();
+      if (threadIdx.x - kThreads < TOP) picks[threadIdx.x - kThreads] = __ldcg(l.picks + threadIdx.x - kThreads);
+      __syncwarp();
+    }
+    if (copies) copy_boxes(l, map, picks, shared);
     return false;  // other threads of the block wait for the kernel before
   }
   Norms<kThreads> norms;

@@ -5,11 +5,21 @@
 //   bias     [experts] float32
 //   norm     [columns] float32: an RMS norm of the input, whose weight with `offset` is 1 + norm
 //   arrived  [1 or more] int32: the first one is zero before and after
+//   table    [experts + 2 * slots + 1] int32, or none: see below
+//   counts   [2] int64, with a table: how many picks were in a slot, and how many were not
 //
-// The scores are norm(input) @ weight^T + bias, in float32. The results are the numbers of the
-// `top` largest, int32 [top], the largest first, and their shares, float32 [top]: the softmax of
-// all scores, or with `of_top` that of the top ones. Of equal scores the one with the smaller
-// number comes first. A NaN counts as the largest. On the CPU, LibTorch's operators do the work.
+// The scores are norm(input) @ weight^T + bias, in float32. The results are the `top` largest, the
+// largest first, and their shares, float32 [top]: the softmax of all scores, or with `of_top` that
+// of the top ones. Of equal scores the one with the smaller number comes first. A NaN counts as the
+// largest.
+//
+// A pick is four int32, [top, 4]: where the expert is to be found among the slots, or without a table
+// among the experts; -1, or the expert if it is still to be copied into the slot; the expert; and 0.
+// The table has the slot of each expert, or -1; the expert of each slot, or -1; when each slot was
+// last picked; and the time, which is increased by one. A pick that has no slot takes the one that
+// was picked longest ago, or with `often` the one that was picked least often, of those that this
+// token does not use. There are at least `top` slots. On the CPU, LibTorch's operators find the
+// scores.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
@@ -17,12 +27,14 @@
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "core/device.h"
 #include "kernels/edges.h"
@@ -45,6 +57,7 @@ constexpr int kWarps = 4;  // as in the CUDA text
 //   NORM     1: the input goes through an RMS norm
 //   OFFSET   what is added to its weights
 //   OF_TOP   1: the softmax is over the top scores
+//   OFTEN    1: the slot that was picked least often is given up
 constexpr char kSource[] = R"cuda(
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr unsigned kAll = 0xFFFFFFFFu;
@@ -56,9 +69,12 @@ struct Route {
   const float* norm;
   float* scores;      // [EXPERTS]
   int* arrived;
-  int* picks;
+  int* table;         // of slots, or NULL
+  long long* counts;  // with a table
+  int4* picks;
   float* shares;
   float eps;
+  int slots;
 };
 
 __device__ __forceinline__ float sum_of_warp(float v) {
@@ -74,6 +90,57 @@ __device__ __forceinline__ bool before(float a, int i, float b, int j) {
   return a > b || ((no || a == b) && i < j);
 }
 
+// Returns the pick of lane k, whose expert is the k-th: its slot, and the expert if it is to be
+// copied there. One warp runs it. Only this warp uses the table meanwhile.
+__device__ __forceinline__ int4 find_slots(const Route& r, int expert) {
+  const int lane = threadIdx.x % 32;
+  int* const slot_of = r.table;
+  int* const owner = slot_of + EXPERTS;
+  int* const stamp = owner + r.slots;
+  int* const clock = stamp + r.slots;
+  const int now = *clock + 1;
+  int slot = lane < TOP ? slot_of[expert] : -1;
+  const unsigned here = __ballot_sync(kAll, lane < TOP && slot >= 0);
+  if (lane < TOP && slot >= 0) stamp[slot] = OFTEN ? stamp[slot] + 1 : now;
+  __syncwarp();
+  int taken[TOP];  // slots that this token uses
+#pragma unroll
+  for (int k = 0; k < TOP; ++k) taken[k] = __shfl_sync(kAll, slot, k);
+#pragma unroll
+  for (int k = 0; k < TOP; ++k) {
+    if (here >> k & 1) continue;
+    int best = 0x7FFFFFFF, at = 0x7FFFFFFF;
+    for (int i = lane; i < r.slots; i += 32) {
+      bool used = false;
+#pragma unroll
+      for (int j = 0; j < TOP; ++j) used |= taken[j] == i;
+      const int of = stamp[i];
+      if (!used && (of < best || (of == best && i < at))) best = of, at = i;
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const int other = __shfl_xor_sync(kAll, best, distance), number = __shfl_xor_sync(kAll, at, distance);
+      if (other < best || (other == best && number < at)) best = other, at = number;
+    }
+    taken[k] = at;
+    const int in = __shfl_sync(kAll, expert, k);
+    if (lane == 0) {
+      if (owner[at] >= 0) slot_of[owner[at]] = -1;
+      owner[at] = in;
+      slot_of[in] = at;
+      stamp[at] = OFTEN ? 1 : now;
+    }
+    if (lane == k) slot = at;
+    __syncwarp();
+  }
+  if (lane == 0) {
+    *clock = now;
+    r.counts[0] += __popc(here);
+    r.counts[1] += TOP - __popc(here);
+  }
+  return make_int4(slot, here >> lane & 1 ? -1 : expert, expert, 0);
+}
+
 // Finds the top of all scores. One warp runs it.
 __device__ __forceinline__ void find_top(const Route& r) {
   constexpr int kOwn = (EXPERTS + 31) / 32;
@@ -83,14 +150,15 @@ __device__ __forceinline__ void find_top(const Route& r) {
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) own[i] = i * 32 + lane < EXPERTS ? __ldcg(r.scores + i * 32 + lane) : none;
   float largest = 0, sum = 0, mine = 0;
+  int expert = 0;  // that lane k has picked
   unsigned taken[(kOwn + 31) / 32] = {};  // a bit for each own score
   for (int k = 0; k < TOP; ++k) {
     float best = none;
     int at = 0x7FFFFFFF;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int expert = i * 32 + lane;
-      if (expert < EXPERTS && !(taken[i / 32] >> i % 32 & 1) && (at == 0x7FFFFFFF || before(own[i], expert, best, at))) best = own[i], at = expert;
+      const int number = i * 32 + lane;
+      if (number < EXPERTS && !(taken[i / 32] >> i % 32 & 1) && (at == 0x7FFFFFFF || before(own[i], number, best, at))) best = own[i], at = number;
     }
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -111,9 +179,12 @@ __device__ __forceinline__ void find_top(const Route& r) {
     const float share = expf(best - largest);
     if (OF_TOP) sum += share;
     if (lane == k) mine = share;
-    if (lane == 0) r.picks[k] = at;
+    if (lane == k) expert = at;
   }
   if (lane < TOP) r.shares[lane] = mine / sum;
+  int4 pick = make_int4(expert, -1, expert, 0);
+  if (r.table != nullptr) pick = find_slots(r, expert);
+  if (lane < TOP) r.picks[lane] = pick;
 }
 
 extern "C" __global__ void __launch_bounds__(128) token_route(const Route r) {
@@ -183,7 +254,11 @@ struct Inputs {
   int64_t top;
   bool of_top;
   const at::Tensor& arrived;
+  Optional table;
+  Optional counts;
+  bool often;
 
+  int64_t slots() const { return is_defined(table) ? (table->numel() - experts() - 1) / 2 : 0; }
   int64_t experts() const { return weight.size(0); }
   int64_t columns() const { return weight.size(1); }
 
@@ -205,17 +280,61 @@ struct Inputs {
     check(norm, "norm", columns());
     TORCH_CHECK(arrived.numel() > 0 && arrived.scalar_type() == at::kInt && arrived.device() == weight.device() && arrived.is_contiguous(), kOperator,
                 ": arrived is ", arrived.scalar_type(), " ", arrived.sizes(), ", want int32 on ", weight.device());
+    TORCH_CHECK(is_defined(table) == is_defined(counts), kOperator, ": table and counts go together");
+    if (!is_defined(table)) return;
+    TORCH_CHECK(table->scalar_type() == at::kInt && table->device() == weight.device() && table->is_contiguous() && (table->numel() - experts() - 1) % 2 == 0 &&
+                    slots() >= top,
+                kOperator, ": table is ", table->scalar_type(), " ", table->sizes(), ", want int32 for ", experts(), " experts and at least ", top, " slots");
+    TORCH_CHECK(counts->scalar_type() == at::kLong && counts->numel() == 2 && counts->device() == weight.device() && counts->is_contiguous(), kOperator,
+                ": counts is ", counts->scalar_type(), " ", counts->sizes(), ", want int64 [2]");
   }
 };
+
+// Does what find_slots of the CUDA text does, for the experts of a token.
+void find_slots(const Inputs& of, int32_t* picks) {
+  const int64_t experts = of.experts(), slots = of.slots();
+  int32_t* const slot_of = of.table->mutable_data_ptr<int32_t>();
+  int32_t *const owner = slot_of + experts, *const stamp = owner + slots, *const clock = stamp + slots;
+  int64_t* const counts = of.counts->mutable_data_ptr<int64_t>();
+  const int32_t now = ++*clock;
+  std::vector<bool> taken(static_cast<size_t>(slots));
+  for (int64_t k = 0; k < of.top; ++k) {
+    const int32_t slot = slot_of[picks[4 * k + 2]];
+    picks[4 * k] = slot;
+    picks[4 * k + 1] = -1;
+    ++counts[slot < 0];
+    if (slot < 0) continue;
+    taken[static_cast<size_t>(slot)] = true;
+    stamp[slot] = of.often ? stamp[slot] + 1 : now;
+  }
+  for (int64_t k = 0; k < of.top; ++k) {
+    if (picks[4 * k] >= 0) continue;
+    int64_t best = -1;
+    for (int64_t i = 0; i < slots; ++i) {
+      if (!taken[static_cast<size_t>(i)] && (best < 0 || stamp[i] < stamp[best])) best = i;
+    }
+    const int32_t expert = picks[4 * k + 2], slot = static_cast<int32_t>(best);
+    taken[static_cast<size_t>(best)] = true;
+    if (owner[slot] >= 0) slot_of[owner[slot]] = -1;
+    owner[slot] = expert;
+    slot_of[expert] = slot;
+    stamp[slot] = of.often ? 1 : now;
+    picks[4 * k] = slot;
+    picks[4 * k + 1] = expert;
+  }
+}
 
 std::tuple<at::Tensor, at::Tensor> by_operators(const Inputs& of) {
   at::Tensor input = of.input.view({1, -1});
   if (is_defined(of.norm)) input = at::rms_norm(input, {of.columns()}, of.offset ? at::add(*of.norm, 1) : *of.norm, of.eps);
   const at::Tensor scores = at::linear(input, of.weight, is_defined(of.bias) ? std::optional(*of.bias) : std::nullopt).view({-1});
   const auto [sorted, numbers] = at::sort(scores, /*stable=*/true, /*dim=*/0, /*descending=*/true);
-  const at::Tensor picks = numbers.narrow(0, 0, of.top);
-  const at::Tensor shares = of.of_top ? at::softmax(sorted.narrow(0, 0, of.top), 0) : at::softmax(scores, 0).index_select(0, picks);
-  return {picks.to(at::kInt), shares};
+  const at::Tensor top = numbers.narrow(0, 0, of.top), picks = at::zeros({of.top, 4}, numbers.options().dtype(at::kInt));
+  picks.select(1, 0).copy_(top);
+  picks.select(1, 1).fill_(-1);
+  picks.select(1, 2).copy_(top);
+  if (is_defined(of.table)) find_slots(of, picks.mutable_data_ptr<int32_t>());
+  return {picks, of.of_top ? at::softmax(sorted.narrow(0, 0, of.top), 0) : at::softmax(scores, 0).index_select(0, top)};
 }
 
 // As the struct Route of the CUDA text.
@@ -226,9 +345,12 @@ struct Route {
   const void* norm;
   void* scores;
   void* arrived;
+  void* table;
+  void* counts;
   void* picks;
   void* shares;
   float eps;
+  int slots;
 };
 
 std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
@@ -237,16 +359,17 @@ std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
               ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), ", and the kernel takes float32, up to ", kMostExperts,
               " experts, and a multiple of 4 columns up to ", kMostColumns);
   const CudaProgram& program = variant_of(
-      std::tuple(of.columns(), of.experts(), of.top, is_defined(of.norm), of.offset, of.of_top, static_cast<int>(edge)), [&] {
+      std::tuple(of.columns(), of.experts(), of.top, is_defined(of.norm), of.offset, of.of_top, of.often, static_cast<int>(edge)), [&] {
         return Variant{"a router of " + std::to_string(of.experts()) + " experts",
                        "\n" + define("COLUMNS", of.columns()) + define("EXPERTS", of.experts()) + define("TOP", of.top) + define("NORM", is_defined(of.norm)) +
-                           define("OFFSET", of.offset) + define("OF_TOP", of.of_top) + define("EDGE", edge) + kEdgesText,
+                           define("OFFSET", of.offset) + define("OF_TOP", of.of_top) + define("OFTEN", of.often) + define("EDGE", edge) + kEdgesText,
                        kSource, /*fused_multiply_add=*/true};
       });
-  at::Tensor scores = at::empty({of.experts()}, of.weight.options()), picks = at::empty({of.top}, of.weight.options().dtype(at::kInt)),
+  at::Tensor scores = at::empty({of.experts()}, of.weight.options()), picks = at::empty({of.top, 4}, of.weight.options().dtype(at::kInt)),
              shares = at::empty({of.top}, of.weight.options());
   Route r{of.input.const_data_ptr(), of.weight.const_data_ptr(), read(of.bias), read(of.norm), scores.mutable_data_ptr(), of.arrived.mutable_data_ptr(),
-          picks.mutable_data_ptr(), shares.mutable_data_ptr(), static_cast<float>(of.eps)};
+          is_defined(of.table) ? of.table->mutable_data_ptr() : nullptr, is_defined(of.counts) ? of.counts->mutable_data_ptr() : nullptr,
+          picks.mutable_data_ptr(), shares.mutable_data_ptr(), static_cast<float>(of.eps), static_cast<int>(of.slots())};
   void* arguments[] = {&r};
   const auto blocks = static_cast<unsigned>(std::min<int64_t>((of.experts() + kWarps - 1) / kWarps, cuda().chip(device).multiprocessors));
   cuda().launch(program, "token_route", images::stream_of(of.weight), blocks, 32 * kWarps, arguments, 0, start_of(edge));
@@ -254,8 +377,9 @@ std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
 }
 
 std::tuple<at::Tensor, at::Tensor> token_route(const at::Tensor& input, const at::Tensor& weight, Optional bias, Optional norm, double eps, bool offset,
-                                               int64_t top, bool of_top, const at::Tensor& arrived, c10::string_view edge) {
-  const Inputs of{input, weight, bias, norm, eps, offset, top, of_top, arrived};
+                                               int64_t top, bool of_top, const at::Tensor& arrived, c10::string_view edge, Optional table,
+                                               Optional counts, bool often) {
+  const Inputs of{input, weight, bias, norm, eps, offset, top, of_top, arrived, table, counts, often};
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
   return weight.is_cuda() ? by_kernel(of, checked) : by_operators(of);
@@ -263,8 +387,8 @@ std::tuple<at::Tensor, at::Tensor> token_route(const at::Tensor& input, const at
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
-      "token_route(Tensor input, Tensor weight, Tensor? bias, Tensor? norm, float eps, bool offset, int top, bool of_top, Tensor(a!) arrived, str edge) -> "
-      "(Tensor, Tensor)");
+      "token_route(Tensor input, Tensor weight, Tensor? bias, Tensor? norm, float eps, bool offset, int top, bool of_top, Tensor(a!) arrived, str edge, "
+      "Tensor(b!)? table=None, Tensor(c!)? counts=None, bool often=False) -> (Tensor, Tensor)");
   declare_early_reads(kOperator, {{"weight"}});
 }
 

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "7d8f5877e12daa455c5f817c73ab61540ab85e5c0eb3d550843b56fe92477951"
+const Source = "5271779f05df0affc48f49e5ee8a03820ad8e27f70bb048cdb77cf0959742bc7"
