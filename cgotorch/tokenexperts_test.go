@@ -102,6 +102,31 @@ func TestTokenRoute_NaN(t *testing.T) {
 	})
 }
 
+// A NaN among the weights reaches the results of its expert, and no others.
+func TestTokenExperts_NaN(t *testing.T) {
+	torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+		x = x.NoGrad()
+		weight := x.Ones(BFloat16, 3, 4, 64)
+		x.FillInPlace(x.Narrow(x.Select(weight, 0, 1), 0, 2, 1), math.NaN())
+		for _, epilogue := range []string{"silu", "gelu_tanh", "clamped"} {
+			out := x.Call1("streamtorch::token_experts", x.Ones(Float32, 1, 64), weight, FromSlice(x, []int32{1, -1, 1, 0, 2, -1, 2, 0}, 2, 4), nil, nil, nil, nil, 0.0, false,
+				epilogue, nil, 7.0, 1.7, "full")
+			nans := 0
+			for i, v := range float32s(x, out) {
+				if math.IsNaN(float64(v)) {
+					nans++
+				}
+				if i >= 2 && math.IsNaN(float64(v)) {
+					t.Errorf("%s: the other expert has NaN", epilogue)
+				}
+			}
+			if nans == 0 {
+				t.Errorf("%s: NaN is lost", epilogue)
+			}
+		}
+	})
+}
+
 // Both operators name what they do not take.
 func TestTokenExperts_Refused(t *testing.T) {
 	for _, c := range []struct {

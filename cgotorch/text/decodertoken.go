@@ -73,8 +73,10 @@ const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8
 // expertsByKernels reports whether the kernels of a token take the experts.
 func (c *decoderConfig) expertsByKernels() bool {
 	const mostExperts, mostTop, mostInner = 1024, 16, 8192 // as in csrc/kernels
+	const mostTogether = 32 << 10                          // elements of all picks' inner states, in shared memory
 	e := c.experts
-	return e.count <= mostExperts && e.top <= mostTop && e.inner%8 == 0 && e.inner <= mostInner && c.width%8 == 0 && c.width <= mostNormed
+	together := e.top * ((e.inner + 1023) / 1024 * 1024)
+	return e.count <= mostExperts && e.top <= mostTop && e.inner%8 == 0 && e.inner <= mostInner && together <= mostTogether && c.width%8 == 0 && c.width <= mostNormed
 }
 
 // notTokenKernels returns why the kernels of a token do not take a model, or "".

@@ -152,7 +152,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const at::ScalarType dtype = of.dtype();
   const c10::DeviceIndex device = of.weight.device().index();
   const CudaChip chip = cuda().chip(device);
-  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= kMostColumns && of.rows() < INT32_MAX && chip.capability >= 90,
+  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= kMostColumns && of.rows() < INT32_MAX / kMostTop - 1024 && chip.capability >= 90,
               kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernel takes bfloat16 and float16, and a multiple of 8 columns up to ",
               kMostColumns, ", on compute capability 9.0");
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
@@ -165,7 +165,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
            .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
   const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + kWarps - 1) / kWarps, line = cut.width * 2, box_bytes = line * 2 * kWarps;
   const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
-  const int kept = cut.padded * 2 * parts + 8 * kWarps, room = (chip.shared_memory - kept - 40 * top - 64) / (box_bytes + 16);
+  const int kept = cut.padded * 2 * parts + 8 * kWarps, room = (chip.shared_memory - kept - 40 * top - 128) / (box_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
   };

@@ -277,7 +277,7 @@ struct Pair {
   __device__ __forceinline__ void write(const Linear& l, float a, float b, float2 add) const {
     a += add.x, b += add.y;
     if constexpr (EPILOGUE == 5) {
-      a = fminf(a, l.limit), b = fminf(fmaxf(b, -l.limit), l.limit);
+      a = a > l.limit ? l.limit : a, b = b > l.limit ? l.limit : b < -l.limit ? -l.limit : b;  // a NaN stays
       static_cast<Raw*>(l.out)[first / 2] = DTYPE::narrow(__fdividef(a, 1 + __expf(-l.alpha * a)) * (b + 1));
     } else if constexpr (EPILOGUE == 3) {
       static_cast<Raw*>(l.out)[first] = DTYPE::narrow(__fdividef(a, 1 + __expf(-a)) * b);

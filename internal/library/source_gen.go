@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "5271779f05df0affc48f49e5ee8a03820ad8e27f70bb048cdb77cf0959742bc7"
+const Source = "a064c1e92710e0eae438460d5e7855125558fdde570983f55356213562f1f15c"
