@@ -101,13 +101,13 @@ func View[T Element](s *HostSlab) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(*new(T))))
 }
 
-// Mapped returns a tensor on x's device whose elements lie in the slab, from the byte `offset` on. It
-// enqueues nothing. A CUDA device reads and writes the elements over the bus, some 50 GB/s on PCI
-// Express 5, and no copy is made. The slab must then be page-locked: see [HostSlab.Pin].
+// Mapped returns a tensor on x's device whose elements lie in the slab, from the byte `offset` on.
+// It enqueues nothing. A CUDA device reads and writes the elements over the bus, some 50 GB/s on
+// PCI Express 5, and no copy is made. The slab must then be page-locked: see [HostSlab.Pin].
 //
-// The Do owns the tensor, and [Exec.Keep] keeps it. The memory is freed when the slab and all tensors
-// over it are closed. Memory that was given to [HostSlabOver] must live as long. The program reads
-// or writes the memory itself only while no work of a stream does the opposite: see
+// The Do owns the tensor, and [Exec.Keep] keeps it. The memory is freed when the slab and all
+// tensors over it are closed. Memory that was given to [HostSlabOver] must live as long. The
+// program reads or writes the memory itself only while no work of a stream does the opposite: see
 // [HostSlab.Touch].
 //
 // Mapped fails with [ErrInvalidArgument] for a slab of a file, for one that is not page-locked, and

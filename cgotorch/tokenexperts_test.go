@@ -167,8 +167,8 @@ func TestTokenExperts_Refused(t *testing.T) {
 	}
 }
 
-// With a table, experts come into slots, and leave them in the right order. The results are those of
-// all experts at each step, also with as few slots as picks.
+// With a table, experts come into slots, and leave them in the right order. The results are those
+// of all experts at each step, also with as few slots as picks.
 func TestTokenExperts_Slots(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	const experts, top, width, inner = 12, 3, 64, 24

@@ -97,7 +97,7 @@ func (a adapterConfig) scale() float64 {
 // adapter is a folder of matrices that are merged into the weights.
 type adapter struct {
 	config adapterConfig
-	of     weights
+	of     weightSet
 	left   map[string]bool // the matrices that are not merged yet
 }
 

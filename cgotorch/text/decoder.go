@@ -7,6 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // decoder computes logits from tokens. All its families run through the same few methods: what
@@ -26,6 +27,10 @@ type decoder struct {
 
 	later []*linear // products whose weights become codes
 
+	table  *weights.Table    // of experts in host memory, or nil
+	host   map[string][]byte // that memory, by the names of the files
+	passes bool              // prompts copy the experts of layers to the device
+
 	Weights []nn.Named `state:",named"` // with the names of the files
 	whole   []*cgotorch.Tensor
 }
@@ -44,8 +49,9 @@ type decoderLayer struct {
 
 // pass is one forward pass over the rows of some sequences.
 type pass struct {
-	rows     int  // tokens, all sequences together
-	training bool // gradients may be recorded
+	rows     int                // tokens, all sequences together
+	experts  *weights.TablePass // brings the experts of layers from host memory, or nil
+	training bool               // gradients may be recorded
 	turns    []turn
 	// attend maps the queries, keys and values of a layer, [rows, heads+2*keyHeads, head], to what
 	// the queries see, [rows, heads*head].
@@ -99,6 +105,9 @@ func (d *decoder) hidden(x *cgotorch.Exec, p *pass, tokens *cgotorch.Tensor) *cg
 		}
 		return h
 	})
+	if d.passes && p.rows*d.c.experts.top > fewPicks {
+		p.experts = d.table.Pass(x)
+	}
 	for i, l := range d.layers {
 		h = then(h, x.Tidy(func() *cgotorch.Tensor { return d.layer(x, p, i, l, h) }))
 	}
@@ -151,7 +160,7 @@ func (d *decoder) layer(x *cgotorch.Exec, p *pass, i int, l *decoderLayer, h *cg
 		in := d.as(x, wide, d.dtype)
 		var out *cgotorch.Tensor
 		if l.experts != nil {
-			out = l.experts.forward(x, in, wide, p.training)
+			out = p.through(x, l.experts, in, wide)
 		} else {
 			out = l.down.forward(x, d.c.activate(x, l.gateUp.forward(x, in, p.training)), p.training)
 		}
@@ -222,6 +231,11 @@ func (d *decoder) version() (n int) {
 	for _, t := range d.whole {
 		n += inside.Core.Version(t)
 	}
+	for _, l := range d.layers {
+		if d.table != nil && l.experts != nil {
+			n += inside.Core.Version(l.experts.gateUp) + inside.Core.Version(l.experts.down)
+		}
+	}
 	return n
 }
 
@@ -234,5 +248,15 @@ func (d *decoder) close() error {
 	for _, t := range slices.Concat(d.whole, d.frequencies[0], d.frequencies[1]) {
 		errs = append(errs, t.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.table.Close())...)
+}
+
+// slots returns the slots of all layers' experts.
+func (d *decoder) slots() (all []*cgotorch.Tensor) {
+	for _, l := range d.layers {
+		if d.table != nil && l.experts != nil {
+			all = append(all, l.experts.held.Slots...)
+		}
+	}
+	return all
 }

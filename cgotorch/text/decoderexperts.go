@@ -3,6 +3,7 @@ package text
 import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // experts are the feed-forward layers among which a router picks for each token.
@@ -16,6 +17,9 @@ type experts struct {
 	each       []expert         // the parameters of each expert; empty if one parameter has all of them
 
 	gateUpParameter, downParameter *cgotorch.Tensor // that parameter, transposed; nil if there is none
+
+	held   *weights.TableLayer // where gateUp and down lie in host memory; nil if they are on the device
+	number int                 // of the layer in the table
 }
 
 type expert struct {
@@ -23,7 +27,21 @@ type expert struct {
 	down   nn.Linear
 }
 
-// few picks are computed from copies of their experts' weights, in products of fixed shapes.
+// through maps `in` to what the experts of a layer make of it. `wide` is the same before it was
+// rounded.
+func (p *pass) through(x *cgotorch.Exec, e *experts, in, wide *cgotorch.Tensor) *cgotorch.Tensor {
+	if p.experts == nil {
+		return e.forward(x, in, wide, p.training)
+	}
+	copied := *e
+	matrices := p.experts.Experts(e.number)
+	copied.gateUp, copied.down, copied.gateUpParameter, copied.downParameter = matrices[0], matrices[1], nil, nil
+	out := copied.forward(x, in, wide, p.training)
+	p.experts.Done(e.number)
+	return out
+}
+
+// fewPicks are computed from copies of their experts' weights, in products of fixed shapes.
 const fewPicks = 16
 
 // forward maps `in` [rows, width] to the weighted sum of what the picked experts make of each row.
@@ -147,4 +165,17 @@ func (e *experts) one(x *cgotorch.Exec, id int, in *cgotorch.Tensor, training bo
 	}
 	inner := e.c.activate(x, x.Linear(in, matrix(e.gateUp, e.gateUpParameter), row(e.gateUpBias)))
 	return x.Linear(inner, matrix(e.down, e.downParameter), row(e.downBias))
+}
+
+// forgetExperts empties the slots if experts have changed since the last call. `version` counts the
+// writes to the weights.
+func (m *Model) forgetExperts(version int) error {
+	if m.d.table == nil || m.slotted == version {
+		return nil
+	}
+	m.slotted = version
+	return m.stream.Do(func(x *cgotorch.Exec) error {
+		m.d.table.Forget(plain(x))
+		return nil
+	})
 }

@@ -58,6 +58,7 @@ const pieceBytes = 16 << 20
 // piece is a part of a tensor, and where its bytes are.
 type piece struct {
 	to    *cgotorch.Tensor
+	host  []byte // the memory of `to` where it lies in host memory, or nil
 	file  string
 	from  int64
 	bytes int
@@ -70,13 +71,17 @@ func (s source) cut(x *cgotorch.Exec, pieces []piece) []piece {
 	step := max(1, pieceBytes/max(1, row))
 	for from := 0; from < rows; from += step {
 		n := min(step, rows-from)
-		pieces = append(pieces, piece{x.Keep(x.Narrow(s.to, 0, from, n)), s.file.Name(), s.file.Offset(s.info) + int64(from*row), n * row})
+		p := piece{to: x.Keep(x.Narrow(s.to, 0, from, n)), file: s.file.Name(), from: s.file.Offset(s.info) + int64(from*row), bytes: n * row}
+		if s.host != nil {
+			p.host = s.host[from*row : (from+n)*row]
+		}
+		pieces = append(pieces, p)
 	}
 	return pieces
 }
 
 // copyPieces reads the pieces with several goroutines, each into page-locked memory of its own,
-// from which the stream copies them.
+// from which the stream copies them. Pieces of host memory are read to where they belong.
 func copyPieces(s *cgotorch.Stream, pieces []piece) error {
 	var next atomic.Int64
 	workers := min(8, runtime.GOMAXPROCS(0), len(pieces))
@@ -116,6 +121,12 @@ func copySome(s *cgotorch.Stream, next func() (piece, bool)) (err error) {
 			if files[p.file], err = os.Open(p.file); err != nil {
 				return fmt.Errorf("text: %w", err)
 			}
+		}
+		if p.host != nil {
+			if _, err := files[p.file].ReadAt(p.host, p.from); err != nil {
+				return fmt.Errorf("text: %s: %w", p.file, err)
+			}
+			continue
 		}
 		if slab == nil || len(slab.Bytes()) < p.bytes {
 			slab.Close()
@@ -159,7 +170,7 @@ func (n names) inFiles(name string) (all []string) {
 
 // match finds a source for each tensor of the decoder, by the tensor's name, also for those that
 // are made later. Its error names all tensors of the files that do not fit.
-func (d *decoder) match(w weights) (map[string]source, error) {
+func (d *decoder) match(w weightSet) (map[string]source, error) {
 	sources := map[string]source{}
 	var errs []error
 	known, told := map[string]bool{}, false
@@ -229,7 +240,7 @@ func (c *decoderConfig) isZeroBias(f *safetensors.File, t safetensors.Info) bool
 }
 
 // source finds a tensor of the decoder in the files.
-func (d *decoder) source(w weights, name string, shape []int64) source {
+func (d *decoder) source(w weightSet, name string, shape []int64) source {
 	s := source{shape: shape}
 	for _, inFile := range d.c.names.inFiles(name) {
 		if d.c.quantized != nil {
@@ -247,7 +258,7 @@ func (d *decoder) source(w weights, name string, shape []int64) source {
 
 // tie refuses files that have a head of their own although config.json says that it is the
 // embedding.
-func (d *decoder) tie(w weights, sources map[string]source) error {
+func (d *decoder) tie(w weightSet, sources map[string]source) error {
 	name := headName
 	if w.of[name] == nil {
 		name = innerPrefix + headName

@@ -7,6 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // Note [Kernels of a token]
@@ -28,7 +29,12 @@ import (
 // early.
 //
 // A norm behind a product is left to the next product, which reads the whole stream anyway: see
-// tokenStream. Layers with experts run their feed-forward part by LibTorch's operators.
+// tokenStream.
+//
+// A layer with experts has token_route, which picks experts, and token_experts twice in place of
+// the last two kernels. They know the picks when token_route has ended, and so read no expert
+// early. With Options.DeviceMemory most experts lie in host memory: Note [Table of slots] in
+// prefetcher/weights.
 
 // KernelStats tells which kernels compute the tokens of an answer.
 type KernelStats struct {
@@ -178,11 +184,15 @@ func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear,
 func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer, arrived *cgotorch.Tensor) {
 	h := s.sum
 	if e, c := l.experts, d.c; s.late == nil && l.afterFeed == nil && c.expertsByKernels() && (d.ringed || !x.Device().IsCUDA()) {
+		held := weights.TableLayer{Slots: []*cgotorch.Tensor{nil, nil}}
+		if e.held != nil {
+			held = *e.held
+		}
 		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
-			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge)
+			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.Often)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
-		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, nil, nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge)
-		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, nil, shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge)
+		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge)
+		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge)
 		return
 	}
 	if s.late != nil {

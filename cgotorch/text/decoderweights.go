@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // linear is a product with weights whose rows may come from several tensors of the files. In
@@ -49,6 +50,10 @@ type maker struct {
 
 	quantize bool      // the weights of layers' products are made later, one at a time
 	later    []*linear // these products
+
+	table  *weights.Table    // of experts in host memory, or nil
+	host   map[string][]byte // that memory, by the names of the files
+	sparse int               // layers with experts so far
 
 	named []nn.Named         // with the names of the files
 	whole []*cgotorch.Tensor // tensors of which `named` has views
@@ -164,8 +169,14 @@ func (m *maker) view(t *cgotorch.Tensor, from, rows int) *cgotorch.Tensor {
 func (m *maker) experts(prefix string) *experts {
 	c, n := m.c, m.c.names
 	e := &experts{c: c, router: m.linear(false, m.wide(), prefix, []string{n.router}, c.width, c.experts.bias, c.experts.count)}
-	e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
-	e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
+	if m.table != nil {
+		held := m.table.Layer(m.sparse)
+		e.number, e.held, e.gateUp, e.down = m.sparse, &held, held.Experts[0], held.Experts[1]
+		m.sparse++
+	} else {
+		e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
+		e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
+	}
 	if !strings.Contains(n.expertDown, "%d") {
 		e.gateUpParameter, e.downParameter = m.x.Transpose(e.gateUp, 1, 2), m.x.Transpose(e.down, 1, 2)
 		m.add(prefix+n.expertGateUp[0], e.gateUpParameter)
@@ -179,13 +190,23 @@ func (m *maker) experts(prefix string) *experts {
 		one := expert{down: nn.Linear{Weight: m.x.Select(e.down, 0, i)}}
 		for k, name := range n.expertGateUp {
 			part := nn.Linear{Weight: m.x.Narrow(gateUp, 0, k*c.experts.inner, c.experts.inner)}
-			m.add(prefix+fmt.Sprintf(name, i)+".weight", part.Weight)
+			m.expert(prefix+fmt.Sprintf(name, i)+".weight", part.Weight, e, 0, i*len(n.expertGateUp)+k)
 			one.gateUp = append(one.gateUp, part)
 		}
-		m.add(prefix+fmt.Sprintf(n.expertDown, i)+".weight", one.down.Weight)
+		m.expert(prefix+fmt.Sprintf(n.expertDown, i)+".weight", one.down.Weight, e, 1, i)
 		e.each = append(e.each, one)
 	}
 	return e
+}
+
+// expert adds a matrix of an expert to the named tensors. It is the i-th of its size in the layer's
+// memory of gate and up, or of down.
+func (m *maker) expert(name string, weight *cgotorch.Tensor, e *experts, matrix, i int) {
+	m.add(name, weight)
+	if e.held != nil {
+		bytes := int(weight.Numel()) * m.dtype.Size()
+		m.host[name] = e.held.Memory[matrix].Bytes()[i*bytes:][:bytes]
+	}
 }
 
 // layer makes the tensors of one layer.
@@ -219,6 +240,7 @@ func (m *maker) layer(prefix string, l layerConfig) *decoderLayer {
 // decoder makes all tensors. Their values are undefined.
 func (m *maker) decoder() *decoder {
 	prefix := m.c.names.prefix[0]
+	m.host = map[string][]byte{}
 	d := &decoder{c: m.c, dtype: m.dtype, wide: m.wide(), embed: m.tensor(prefix+"embed_tokens.weight", m.dtype, m.c.vocab, m.c.width)}
 	for i, l := range m.c.layers {
 		d.layers = append(d.layers, m.layer(fmt.Sprintf("%slayers.%d.", prefix, i), l))
@@ -228,6 +250,7 @@ func (m *maker) decoder() *decoder {
 	if !m.c.tied {
 		d.head = m.product("", []string{strings.TrimSuffix(headName, ".weight")}, m.c.width, false, m.c.vocab)
 	}
+	d.table, d.host = m.table, m.host
 	d.later, d.Weights, d.whole, d.kernelChoice = m.later, m.named, m.whole, m.kernelChoice
 	if d.notOwn == "" {
 		d.edge = "early"

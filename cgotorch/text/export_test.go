@@ -50,6 +50,12 @@ func (m *Model) Edge(name string) {
 func (m *Model) Folder() string        { return m.folder }
 func (m *Model) DType() cgotorch.DType { return m.d.dtype }
 
+// Passes reports whether prompts copy experts from host memory layer by layer.
+func (m *Model) Passes() bool { return m.d.passes }
+
+// OwnStream is that on which the model runs.
+func (m *Model) OwnStream() *cgotorch.Stream { return m.stream }
+
 // Sizes, Ring and Search are those of Note [Search of sizes].
 type (
 	Sizes = sizes

@@ -12,6 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // Options are the options of [Open]. The zero value is good for one conversation.
@@ -37,6 +38,12 @@ type Options struct {
 	// needs no memory for the wide weights of more than one product. Such a model is neither saved
 	// nor trained.
 	Quantize string
+
+	// DeviceMemory is the number of bytes that weights and cache may take on the device. 0 means as
+	// many as they need. A mixture of experts needs less: experts lie in host memory, and the
+	// device has slots for those that tokens pick most. A token then takes the time of what is
+	// missing at the bus's speed: see [weights.Table]. Such a model is not trained.
+	DeviceMemory int64
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
 	// needs no more than a config.json. Such a model shows what a machine can do, and answers
@@ -68,6 +75,7 @@ type Model struct {
 	quantize     string
 	narrowed     float64 // the relative error of quantize
 	searched     time.Duration
+	slotted      int // the version of the weights that are in slots
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -201,7 +209,7 @@ func exists(path string) bool {
 
 // make makes the tensors, and loads or draws their values.
 func (m *Model) make(c *decoderConfig, o Options) error {
-	files := weights{}
+	files := weightSet{}
 	if o.RandomWeights == 0 {
 		paths, err := weightFiles(m.folder)
 		if err != nil {
@@ -232,13 +240,20 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	part := promptPart(kernels.flash)
 	spans := c.spans(m.context, part)
 	pages := pagesFor(spans, o.CacheTokens, m.context)
-	if err := c.fits(m.stream.Device(), dtype, pages, o.Quantize != ""); err != nil {
+	room, err := c.fits(m.stream.Device(), o.DeviceMemory, dtype, pages, o.Quantize != "")
+	if err != nil {
 		return err
 	}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: o.Quantize != ""}
+		if room.slots > 0 {
+			if mk.table, err = weights.NewTable(x, c.table(dtype, room)); err != nil {
+				return err
+			}
+		}
 		m.d = mk.decoder()
+		m.d.passes = room.passes
 		mk.keep()
 		m.Weights = m.d.Weights
 		m.pages = newPages(x, m.d, pages)
@@ -256,7 +271,7 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 
 // fill gives all weights their values: those of the files, or drawn ones, with the matrices of an
 // adapter. It waits for the device.
-func (m *Model) fill(o Options, files weights) (err error) {
+func (m *Model) fill(o Options, files weightSet) (err error) {
 	sources := map[string]source{}
 	if o.RandomWeights == 0 {
 		if sources, err = m.d.match(files); err != nil {
@@ -277,7 +292,7 @@ func (m *Model) fill(o Options, files weights) (err error) {
 			var from []source
 			for _, n := range named {
 				s := sources[n.Name]
-				s.to = n.Tensor
+				s.to, s.host = n.Tensor, m.d.host[n.Name]
 				from = append(from, s)
 			}
 			err = fillSources(m.stream, from)
@@ -309,6 +324,9 @@ func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor
 	if m.quantize != "" && x.GradEnabled() {
 		refuse(x, where, "the weights became %s when the model was opened, and are not trained: open it without Options.Quantize, or call Forward in NoGrad", m.quantize)
 	}
+	if m.d.table != nil && x.GradEnabled() {
+		refuse(x, where, "the experts lie in host memory, and are not trained: open the model without Options.DeviceMemory, or call Forward in NoGrad")
+	}
 	x = x.NoAutocast()
 	shape := ids.Shape()
 	if n := int(shape[1]); n > m.d.c.context {
@@ -325,13 +343,26 @@ func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor
 // changes of all weights of products, relative to that of the weights. It is 0 without Quantize.
 func (m *Model) QuantizationError() float64 { return m.narrowed }
 
-// Memory returns the bytes that the model takes on its device: those of its weights, and those of
-// the cache of all conversations.
+// Memory returns the bytes that the model takes on its device: those of its weights, or of the
+// slots for them, and those of the cache of all conversations.
 func (m *Model) Memory() (weights, cache int64) {
-	for _, t := range m.d.whole {
+	for _, t := range slices.Concat(m.d.whole, m.d.slots()) {
 		weights += t.Numel() * int64(t.DType().Size())
 	}
 	return weights, m.pages.bytes()
+}
+
+// ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
+// them in host memory. Else all counts are 0. Prompts read experts over the bus, and are not
+// counted. ExpertStats waits for the steps that are enqueued.
+func (m *Model) ExpertStats() (s weights.TableStats, err error) {
+	err = m.stream.Do(func(x *cgotorch.Exec) error {
+		if m.d.table != nil {
+			s = m.d.table.Stats(x)
+		}
+		return nil
+	})
+	return s, err
 }
 
 // Close waits for the device, and frees the model's tensors. A Generate that goes on ends with

@@ -15,7 +15,7 @@ import (
 // weights].
 type quantizedSource struct {
 	*quantization
-	files         weights
+	files         weightSet
 	experts       int64 // of fp4Blocks
 	rows, columns int64
 	module        string   // the name in the files, without a suffix
@@ -37,7 +37,7 @@ const (
 
 // source returns the source of a tensor of this shape that has this name in the files, or nil if
 // the files have it as it is, or not at all.
-func (q *quantization) source(w weights, name string, shape []int64) *quantizedSource {
+func (q *quantization) source(w weightSet, name string, shape []int64) *quantizedSource {
 	s := &quantizedSource{quantization: q, files: w, module: name}
 	switch module, isWeight := strings.CutSuffix(name, ".weight"); {
 	case q.layout == fp4Blocks && len(shape) == 3:

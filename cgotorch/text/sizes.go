@@ -49,6 +49,8 @@ const (
 	leastGain  = 0.002            // of the time, for a change: equal measurements differ by less
 	leastTimed = 5                // milliseconds of tokens for each of the sizes: short tokens have more noise
 	mostSearch = 30 * time.Second // then the search ends with the best so far, which is stored
+
+	timedTokens = 5 // that run together, the first two to capture them
 )
 
 // errNoGraph says that a token cannot be timed, because it is not captured.
@@ -193,8 +195,8 @@ func (s *storedSizes) write() {
 // shapes tells the shapes of a token's products, and what stands between them.
 func (m *Model) shapes() string {
 	c := m.d.c
-	return fmt.Sprintf("%d layers, %d of %d experts of %d, width %d, inner %d, %d heads of %d, %d of keys, vocabulary %d, %s, %v, weights %q, norms behind products %v",
-		len(c.layers), c.experts.top, c.experts.count, c.experts.inner, c.width, c.inner, c.heads, c.head, c.keyHeads, c.vocab, c.activation, m.d.dtype, m.quantize, m.d.layers[0].afterMix != nil)
+	return fmt.Sprintf("%d layers, %d of %d experts of %d, in slots %v, width %d, inner %d, %d heads of %d, %d of keys, vocabulary %d, %s, %v, weights %q, norms behind products %v",
+		len(c.layers), c.experts.top, c.experts.count, c.experts.inner, m.d.table != nil, c.width, c.inner, c.heads, c.head, c.keyHeads, c.vocab, c.activation, m.d.dtype, m.quantize, m.d.layers[0].afterMix != nil)
 }
 
 // choose gives the products of a token their sizes: those that are stored, or else those that a
@@ -204,6 +206,9 @@ func (m *Model) choose() error {
 	weights, _ := m.Memory()
 	if !m.d.ringed || weights < leastBytes {
 		return nil
+	}
+	if slots := m.d.slots(); len(slots) > 0 && slots[0].Shape()[0] < int64(timedTokens*m.d.c.experts.top) {
+		return nil // the experts of the tokens that are timed do not have room, and their copies are all that is timed
 	}
 	s := &storedSizes{Model: m.shapes(), Device: ct.DeviceName(inside.Core.Device(m.stream.Device())), Library: library.Key()}
 	if !s.read() {
@@ -234,11 +239,16 @@ func (m *Model) timedBlocks() int {
 	return blocks
 }
 
-// restart moves the lane to position 0, and zeroes page 0.
+// restart moves the lane to position 0, and zeroes page 0 and the counts of experts.
 func (m *Model) restart() error {
 	return m.stream.Do(func(x *cgotorch.Exec) error {
 		write(x, m.lane.position, []int64{0})
-		cgotorch.Check(x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0).Close())
+		x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0)
+		for _, l := range m.d.layers {
+			if l.experts != nil && l.experts.held != nil {
+				x.FillInPlace(l.experts.held.Counts, 0)
+			}
+		}
 		return nil
 	})
 }
@@ -271,7 +281,7 @@ func (m *Model) timed(s sizes) (float64, error) {
 // launched returns the milliseconds of a token of `step`. It fails with errNoGraph if step has no
 // graph.
 func (m *Model) launched(step *cgotorch.Captured) (float64, error) {
-	const tokens = 3
+	const tokens = timedTokens - 2
 	var began, ended *cgotorch.Event
 	defer func() {
 		began.Close()
@@ -279,8 +289,10 @@ func (m *Model) launched(step *cgotorch.Captured) (float64, error) {
 	}()
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		write(x, m.lane.position, []int64{int64(m.timedBlocks()*pageTokens - tokens - 3)}) // the tables have room for all tokens below
-		step.Run(x, m.lane.token)                                                          // at first it is eager, and the next one captures
+		write(x, m.lane.token, []int64{0}) // each time the same tokens, so that their experts are in slots
+		x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0)
+		write(x, m.lane.position, []int64{int64(m.timedBlocks()*pageTokens - timedTokens - 1)})
+		step.Run(x, m.lane.token) // at first it is eager, and the next one captures
 		step.Run(x, m.lane.token)
 		began = x.RecordTiming()
 		for range tokens {

@@ -104,7 +104,7 @@ func (m *Switch) standIns(name string) []string {
 }
 
 // match finds a source for each of m's tensors. It does not read the data of the tensors.
-func (w weights) match(m *Switch) ([]source, error) {
+func (w weightSet) match(m *Switch) ([]source, error) {
 	var sources []source
 	var errs []error
 	known := map[string]bool{unread: true, headName: m.Config.TieWordEmbeddings}

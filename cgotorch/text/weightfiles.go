@@ -28,7 +28,7 @@ func weightFiles(folder string) ([]string, error) {
 var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
 
 // weights holds open safetensors files. `of` has the file of each tensor, by the tensor's name.
-type weights struct {
+type weightSet struct {
 	files []*safetensors.File
 	of    map[string]*safetensors.File
 }
@@ -41,10 +41,11 @@ type source struct {
 	name      string
 	info      safetensors.Info
 	quantized *quantizedSource // in place of file, name and info, or nil
+	host      []byte           // the memory of `to` where it lies in host memory, or nil
 }
 
-func openWeights(paths []string) (weights, error) {
-	w := weights{of: map[string]*safetensors.File{}}
+func openWeights(paths []string) (weightSet, error) {
+	w := weightSet{of: map[string]*safetensors.File{}}
 	for _, path := range paths {
 		f, err := safetensors.Open(path)
 		if err != nil {
@@ -61,13 +62,13 @@ func openWeights(paths []string) (weights, error) {
 	return w, nil
 }
 
-func (w weights) close() {
+func (w weightSet) close() {
 	for _, f := range w.files {
 		f.Close()
 	}
 }
 
-func (w weights) names() string {
+func (w weightSet) names() string {
 	var names []string
 	for _, f := range w.files {
 		names = append(names, f.Name())
@@ -76,7 +77,7 @@ func (w weights) names() string {
 }
 
 // dtype returns the dtype of the first tensor, or float32.
-func (w weights) dtype() cgotorch.DType {
+func (w weightSet) dtype() cgotorch.DType {
 	for _, f := range w.files {
 		for _, t := range f.Tensors() {
 			if dtype := dtypes[t.DType]; dtype != 0 && !strings.Contains(t.Name[strings.LastIndexByte(t.Name, '.')+1:], "scale") {

@@ -1,5 +1,6 @@
 #include "core/slab.h"
 
+#include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,7 +12,9 @@
 
 #include "check/checker.h"
 #include "core/device.h"
+#include "core/exec.h"
 #include "core/live.h"
+#include "core/tensor.h"
 #include "graph/capture.h"
 
 namespace {
@@ -32,7 +35,12 @@ void* map(int file, int64_t bytes) {
   if (bytes <= 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a slab of " + std::to_string(bytes) + " bytes: it must have 1 or more");
   void* data = file < 0 ? mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                         : mmap(nullptr, rounded(bytes), PROT_READ, MAP_SHARED, file, 0);
-  if (data != MAP_FAILED) return data;
+  if (data != MAP_FAILED) {
+#ifdef MADV_HUGEPAGE
+    if (file < 0) madvise(data, rounded(bytes), MADV_HUGEPAGE);  // they are locked faster; without them nothing changes
+#endif
+    return data;
+  }
   throw ct::Failure(CT_OUT_OF_MEMORY, "no host memory for a slab of " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
 }
 
@@ -126,5 +134,31 @@ ct_status* ct_slab_pin(ct_slab* slab) noexcept {
 }
 
 int32_t ct_slab_pinned(const ct_slab* slab) noexcept { return slab != nullptr && slab->pinned; }
+
+ct_status* ct_slab_tensor(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtype, const int64_t* shape, int32_t dims, ct_tensor** out) noexcept {
+  return ct::executed(x, [&] {
+    ct_slab& s = ct::deref(slab, "slab");
+    if (dims < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a shape of " + std::to_string(dims) + " dimensions");
+    const at::IntArrayRef sizes(shape, static_cast<size_t>(dims));
+    const at::ScalarType type = ct::to_dtype(dtype);
+    auto bytes = static_cast<int64_t>(c10::elementSize(type));
+    bool overflow = false;
+    for (const int64_t size : sizes) overflow |= size < 0 || __builtin_mul_overflow(bytes, size, &bytes);
+    if (overflow || offset < 0 || offset % static_cast<int64_t>(c10::elementSize(type)) != 0 || offset > s.bytes || bytes > s.bytes - offset) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(sizes) + " and dtype " + c10::toString(type) + " from byte " + std::to_string(offset) +
+                                                 " on does not lie in a slab of " + std::to_string(s.bytes) + " bytes, or not at a multiple of its elements");
+    }
+    if (s.read_only) throw ct::Failure(CT_INVALID_ARGUMENT, "the slab is a mapped file, which a tensor could write: copy it into a slab of memory");
+    const c10::Device device = x.stream->device;
+    if (device.is_cuda() && !s.pinned) throw ct::Failure(CT_INVALID_ARGUMENT, "the slab is not page-locked, so a CUDA device cannot reach it: call Pin");
+    ++s.users;
+    at::Tensor tensor = at::for_blob(static_cast<char*>(s.data) + offset, sizes)
+                            .deleter([slab](void*) { ct_slab_free(slab); })
+                            .options(at::TensorOptions().dtype(type).device(device))
+                            .target_device(device)
+                            .make_tensor();
+    *out = new ct_tensor(std::move(tensor), ct::kAnyStream);
+  });
+}
 
 }  // extern "C"

@@ -14,7 +14,6 @@
 #include "core/event.h"
 #include "core/exec.h"
 #include "core/live.h"
-#include "core/slab.h"
 #include "graph/capture.h"
 
 ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tensor)), stream(stream) { ++ct::live().tensors; }
@@ -31,7 +30,6 @@ struct ct_storage {
 };
 
 namespace ct {
-namespace {
 
 at::ScalarType to_dtype(int32_t dtype) {
   if (dtype < 0 || dtype >= static_cast<int32_t>(at::ScalarType::Undefined)) {
@@ -39,6 +37,8 @@ at::ScalarType to_dtype(int32_t dtype) {
   }
   return static_cast<at::ScalarType>(dtype);
 }
+
+namespace {
 
 // Throws unless the host memory has exactly the bytes of a tensor of this shape and dtype.
 void check_host(at::IntArrayRef shape, at::ScalarType dtype, const void* data, int64_t bytes) {
@@ -205,32 +205,6 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
       }
     }
     *out = new ct_tensor(std::move(result), x.stream->id);
-  });
-}
-
-ct_status* ct_slab_tensor(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtype, const int64_t* shape, int32_t dims, ct_tensor** out) noexcept {
-  return ct::executed(x, [&] {
-    ct_slab& s = ct::deref(slab, "slab");
-    if (dims < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a shape of " + std::to_string(dims) + " dimensions");
-    const at::IntArrayRef sizes(shape, static_cast<size_t>(dims));
-    const at::ScalarType type = ct::to_dtype(dtype);
-    auto bytes = static_cast<int64_t>(c10::elementSize(type));
-    bool overflow = false;
-    for (const int64_t size : sizes) overflow |= size < 0 || __builtin_mul_overflow(bytes, size, &bytes);
-    if (overflow || offset < 0 || offset % static_cast<int64_t>(c10::elementSize(type)) != 0 || offset > s.bytes || bytes > s.bytes - offset) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(sizes) + " and dtype " + c10::toString(type) + " from byte " + std::to_string(offset) +
-                                                 " on does not lie in a slab of " + std::to_string(s.bytes) + " bytes, or not at a multiple of its elements");
-    }
-    if (s.read_only) throw ct::Failure(CT_INVALID_ARGUMENT, "the slab is a mapped file, which a tensor could write: copy it into a slab of memory");
-    const c10::Device device = x.stream->device;
-    if (device.is_cuda() && !s.pinned) throw ct::Failure(CT_INVALID_ARGUMENT, "the slab is not page-locked, so a CUDA device cannot reach it: call Pin");
-    ++s.users;
-    at::Tensor tensor = at::for_blob(static_cast<char*>(s.data) + offset, sizes)
-                            .deleter([slab](void*) { ct_slab_free(slab); })
-                            .options(at::TensorOptions().dtype(type).device(device))
-                            .target_device(device)
-                            .make_tensor();
-    *out = new ct_tensor(std::move(tensor), ct::kAnyStream);
   });
 }
 

@@ -41,6 +41,9 @@ namespace ct {
 // The stream of a lent tensor. No use of a lent tensor is recorded, on whatever stream.
 constexpr uint64_t kAnyStream = ~uint64_t{0};
 
+// Returns LibTorch's dtype of this number, or throws.
+at::ScalarType to_dtype(int32_t dtype);
+
 // Prepares the use of a tensor. Each call does this for each tensor that it reads or writes.
 //
 // Refuses a tensor on a CUDA device other than the exec's, because LibTorch would run the work on

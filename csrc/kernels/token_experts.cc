@@ -11,15 +11,15 @@
 //
 // Without shares each pick has a result of its own, [top, rows / 2] in the weights' dtype. The
 // epilogue is silu or gelu_tanh of the first half of the rows times the second half, or "clamped":
-// of adjacent rows a and b, (clamp(b) + 1) * a * sigmoid(alpha * a), where a is at most `limit`, and
-// b between -limit and limit. With shares the results are summed by them, and added to the
+// of adjacent rows a and b, (clamp(b) + 1) * a * sigmoid(alpha * a), where a is at most `limit`,
+// and b between -limit and limit. With shares the results are summed by them, and added to the
 // residual: [1, rows] float32.
 //
-// Without slots a pick (i, -1, expert) is weight[i]. With slots it is slots[i], and a pick
-// (i, expert, expert) is weight[expert], which is copied into slots[i] on the way. `weight` may then
-// lie in page-locked memory of the host. A pick out of range reads other memory: the device does not
-// check it. The kernel: token_experts_cuda.h. It needs compute capability 9.0. On the CPU, LibTorch's operators do the
-// work.
+// Without slots a pick (i, -1, expert) is weight[i]. With slots it is slots[i], and a pick (i,
+// expert, expert) is weight[expert], which is copied into slots[i] on the way. `weight` may then
+// lie in page-locked memory of the host. A pick out of range reads other memory: the device does
+// not check it. The kernel: token_experts_cuda.h. It needs compute capability 9.0. On the CPU,
+// LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/bmm.h>

@@ -31,8 +31,8 @@
 //               2  a and b are added to the residual, in float32
 //               3  silu(a) * b in DTYPE
 //               4  gelu(a) * b in DTYPE, with tanh
-//               5  of adjacent rows, (clamp(b) + 1) * a * sigmoid(alpha * a) in DTYPE, where a is at
-//                  most `limit`, and b between -limit and limit
+//               5  of adjacent rows, (clamp(b) + 1) * a * sigmoid(alpha * a) in DTYPE, where a is
+//                  at most `limit`, and b between -limit and limit
 //   PICKS     0: there is one matrix; else TOP of many are used, and `picks` has their numbers
 //               1  each gives results of its own
 //               2  each has an input of its own, and their results are summed by shares
@@ -126,8 +126,8 @@ __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
 #if CODES == 0
   *reinterpret_cast<Eight*>(x + at) = narrow<DTYPE>(v);
 #else
-  // Tensor cores multiply numbers in float16. Two of them, the second one for what the first one has
-  // lost, have the range and the digits of v: see token_codes_cuda.h.
+  // Tensor cores multiply numbers in float16. Two of them, the second one for what the first one
+  // has lost, have the range and the digits of v: see token_codes_cuda.h.
   float high[8], low[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {

@@ -13,13 +13,13 @@
 // of the top ones. Of equal scores the one with the smaller number comes first. A NaN counts as the
 // largest.
 //
-// A pick is four int32, [top, 4]: where the expert is to be found among the slots, or without a table
-// among the experts; -1, or the expert if it is still to be copied into the slot; the expert; and 0.
-// The table has the slot of each expert, or -1; the expert of each slot, or -1; when each slot was
-// last picked; and the time, which is increased by one. A pick that has no slot takes the one that
-// was picked longest ago, or with `often` the one that was picked least often, of those that this
-// token does not use. There are at least `top` slots. On the CPU, LibTorch's operators find the
-// scores.
+// A pick is four int32, [top, 4]: where the expert is to be found among the slots, or without a
+// table among the experts; -1, or the expert if it is still to be copied into the slot; the expert;
+// and 0. The table has the slot of each expert, or -1; the expert of each slot, or -1; when each
+// slot was last picked; and the time, which is increased by one. A pick that has no slot takes the
+// one that was picked longest ago, or with `often` the one that was picked least often, of those
+// that this token does not use. There are at least `top` slots. On the CPU, LibTorch's operators
+// find the scores.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>

@@ -92,3 +92,17 @@ func Example_trainText() {
 	// Output:
 	// it knows the sentence: true
 }
+
+func Example_textExperts() {
+	// cut: experts
+	m, err := text.Open(cgotorch.CPU, "testdata/mixture", text.Options{DeviceMemory: 900_000, RandomWeights: 1})
+	cgotorch.Check(err)
+	defer m.Close()
+	stats, err := m.ExpertStats()
+	cgotorch.Check(err)
+	fmt.Printf("%d kB of experts in host memory, %d kB of slots\n", stats.Host/1000, stats.Slots/1000)
+	// end: experts
+
+	// Output:
+	// 786 kB of experts in host memory, 589 kB of slots
+}

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "a064c1e92710e0eae438460d5e7855125558fdde570983f55356213562f1f15c"
+const Source = "29f3d4159cdc17bf42340e55a288cd27c9d67f206864bceb694bc08680d41855"

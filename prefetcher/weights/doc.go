@@ -18,8 +18,10 @@
 //	}
 //
 // [Experts] is for a mixture of experts. There only the device finds out which units come next.
-// [Offload] keeps the state of an optimizer in host memory and steps the optimizer unit by unit.
-// examples/switch is a model that works with [Experts].
+// [Table] is for it, too, and faster: the device itself decides which experts are in slots, and
+// reads the others over the bus. Package text decodes with it. [Offload] keeps the state of an
+// optimizer in host memory and steps the optimizer unit by unit. examples/switch is a model that
+// works with [Experts].
 //
 // # The one rule
 //

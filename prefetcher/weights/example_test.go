@@ -56,3 +56,40 @@ func Example() {
 	}
 	// Output: 6 with 2 slots
 }
+
+// A layer has four experts in host memory, and two slots on the device. A token picks two experts.
+func ExampleTable() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		const width, inner = 8, 16
+		table, err := weights.NewTable(x, weights.TableOptions{
+			Layers: 1, Experts: 4, Matrices: [][2]int64{{2 * inner, width}, {width, inner}}, DType: cgotorch.BFloat16, Slots: 2,
+		})
+		if err != nil {
+			return err
+		}
+		defer table.Close()
+		layer := table.Layer(0)
+		for _, matrices := range layer.Experts {
+			x.FillInPlace(matrices, 0.01)
+		}
+		router := cgotorch.FromSlice(x, []float32{1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}, 4, width)
+		arrived, top := x.Zeros(cgotorch.Int32, 1), 2
+		for _, token := range [][]float32{{3, 2, 1, 0, 0, 0, 0, 0}, {0, 3, 2, 1, 0, 0, 0, 0}} {
+			in := cgotorch.FromSlice(x, token, 1, width)
+			route := x.Call("streamtorch::token_route", in, router, nil, nil, 0.0, false, top, true, arrived, "early", layer.Places, layer.Counts, layer.Often)
+			picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
+			inside := x.Call1("streamtorch::token_experts", in, layer.Experts[0], picks, layer.Slots[0])
+			x.Call1("streamtorch::token_experts", inside, layer.Experts[1], picks, layer.Slots[1], shares, nil, nil, 0.0, false, "add", in)
+		}
+		stats := table.Stats(x)
+		fmt.Println(stats.Hits, "hit,", stats.Misses, "misses,", stats.Bytes, "bytes over the bus")
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: 1 hit, 3 misses, 2304 bytes over the bus
+}

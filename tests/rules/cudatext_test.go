@@ -38,8 +38,11 @@ var cudaPrograms = map[string][]string{
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
 	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "TOP 1", "FILTER 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
 	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
-	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
-	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
+	"token_experts":      {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 1", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_experts add":  {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 768", "PADDED 768", "BOXES 1", "WIDTH 768", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 2", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_route":        {"COLUMNS 2048", "EXPERTS 128", "TOP 8", "NORM 1", "OFFSET 0", "OF_TOP 1", "OFTEN 0", "EDGE 1", "edges.h:kEdgesText", "token_route.cc"},
+	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
+	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
 	"window_attention":   {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
 }
 
@@ -68,6 +71,7 @@ static Dim threadIdx, blockIdx, blockDim, gridDim;
 struct uint2 { unsigned x, y; }; struct uint4 { unsigned x, y, z, w; }; struct int2 { int x, y; }; struct int4 { int x, y, z, w; };
 struct float2 { float x, y; }; struct float4 { float x, y, z, w; };
 inline uint2 make_uint2(unsigned, unsigned) { return {}; } inline uint4 make_uint4(unsigned, unsigned, unsigned, unsigned) { return {}; }
+inline int4 make_int4(int, int, int, int) { return {}; } inline unsigned __ballot_sync(unsigned, int) { return 0; }
 inline float2 make_float2(float, float) { return {}; } inline float4 make_float4(float, float, float, float) { return {}; }
 inline float __uint_as_float(unsigned) { return 0; } inline float __int_as_float(int) { return 0; }
 inline unsigned __float_as_uint(float) { return 0; } inline int __float_as_int(float) { return 0; }

@@ -193,14 +193,16 @@ var roomsBelow = map[string][]string{
 	"internal":           {},
 	"internal/torchtest": {"internal", "cgotorch"},
 	"cgotorch":           {"internal"},
-	"imageloader":        {"internal", "imageloader/internal/archive"},
+	// Models lie above what copies their weights.
+	"cgotorch/text": {"internal", "cgotorch", "prefetcher"},
+	"imageloader":   {"internal", "imageloader/internal/archive"},
 	// The reading of an archive knows no batch and no decoder.
 	"imageloader/internal/archive": {"internal"},
 	"prefetcher":                   {"internal", "cgotorch", "imageloader"},
 	"csrc":                         {}, // the sources, for what compiles them
 	"internal/install":             {"internal", "csrc"},
 	"internal/release":             {"internal", "internal/install", "csrc"},
-	"examples":                     {"cgotorch", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
+	"examples":                     {"cgotorch", "cgotorch/text", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
 }
 
 // roomOf returns the longest name in roomsBelow that is path or a folder above it. If there is

@@ -1,0 +1,164 @@
+package text_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+// mixtures are models with experts: one tensor for all experts or two or three for each, with and
+// without biases.
+var mixtures = map[string]string{
+	"gpt_oss": `"model_type": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 16`,
+	"mixtral": `"model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 2`,
+	"qwen3":   `"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "norm_topk_prob": true, "decoder_sparse_step": 2`,
+}
+
+const (
+	mixtureWidth, mixtureInner, mixtureExperts = 64, 40, 6
+	mixtureContext                             = 160
+)
+
+// openMixture opens a mixture of experts in a folder with `slots` slots in each layer, or with all
+// experts on the device if slots is 0. Its tokens take the kernels, on the CPU too.
+func openMixture(t *testing.T, folder string, slots int) *text.Model {
+	t.Helper()
+	o := text.Options{DType: cgotorch.Float32, Context: mixtureContext}
+	if torchtest.Device().IsCUDA() {
+		o.DType = cgotorch.BFloat16
+	}
+	if !strings.HasPrefix(filepath.Base(folder), "saved") {
+		o.RandomWeights = 7
+	}
+	m := must.Get(text.Open(torchtest.Device(), folder, o))(t)
+	if slots > 0 {
+		weights, cache := m.Memory()
+		sparse := 0
+		for _, n := range m.Weights {
+			if strings.HasSuffix(n.Name, "experts.0.down_proj.weight") || strings.HasSuffix(n.Name, "experts.0.w2.weight") || strings.HasSuffix(n.Name, "experts.down_proj") {
+				sparse++
+			}
+		}
+		o.DeviceMemory = weights + cache - int64((mixtureExperts-slots)*sparse*3*mixtureWidth*mixtureInner*o.DType.Size())
+		must.Do(t, m.Close())
+		m = must.Get(text.Open(torchtest.Device(), folder, o))(t)
+	}
+	t.Cleanup(func() { must.Do(t, m.Close()) })
+	m.Edge("early")
+	return m
+}
+
+func mixtureFolder(t *testing.T, name string) string {
+	folder := t.TempDir()
+	config := `{"vocab_size": 131, "hidden_size": 64, "intermediate_size": 40, "num_hidden_layers": 12, "num_attention_heads": 4, "num_key_value_heads": 2,
+		"head_dim": 16, "max_position_embeddings": 4096, "initializer_range": 0.2, ` + mixtures[name] + "}"
+	must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
+	return folder
+}
+
+// With slots on the device for some experts, answers have the bits of a model that has all of them
+// there. Prompts, files and changed weights do, too.
+func TestModel_ExpertSlots(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	passes := false
+	defer func() {
+		if !passes {
+			t.Error("no prompt copies the experts of its layers")
+		}
+	}()
+	for name := range mixtures {
+		folder := mixtureFolder(t, name)
+		for _, saved := range []bool{false, true} {
+			resident := openMixture(t, folder, 0)
+			if saved {
+				folder = filepath.Join(folder, "saved")
+				torchtest.DoOn(t, resident.OwnStream(), func(x *cgotorch.Exec) { must.Do(t, resident.Save(x, folder)) })
+				resident = openMixture(t, folder, 0)
+			}
+			answerOf := func(m *text.Model) (ids []int64, logs []float64) {
+				c := m.NewConversation()
+				defer c.Close()
+				ids, logs = tokensOf(t, c, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, text.GenerateOptions{MaxTokens: 30, Temperature: 1.5, TopK: -1, Seed: 3, IgnoreEnd: true})
+				return ids, logs
+			}
+			change := func(m *text.Model) {
+				torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
+					for _, n := range m.Weights {
+						if strings.Contains(n.Name, "experts") && strings.Contains(n.Name, "down") {
+							nn.Copy(x.NoGrad(), n.Tensor, x.MulScalar(x.Detach(n.Tensor), -2))
+						}
+					}
+				})
+			}
+			wantIDs, wantLogs := answerOf(resident)
+			for _, slots := range []int{2, 3, 5} {
+				m := openMixture(t, folder, slots)
+				stats := must.Get(m.ExpertStats())(t)
+				left := slots
+				if m.Passes() { // of the prompt, which takes the memory of a slot
+					left, passes = slots-1, true
+				}
+				if stats.Host == 0 || stats.Slots*mixtureExperts != stats.Host*int64(left) {
+					t.Fatalf("%s, %d slots: %+v", name, left, stats)
+				}
+				ids, logs := answerOf(m)
+				if !slices.Equal(ids, wantIDs) || !slices.Equal(logs, wantLogs) {
+					t.Errorf("%s, %d slots, saved %v: the answer is %v with %v, want %v with %v", name, slots, saved, ids, logs, wantIDs, wantLogs)
+				}
+				stats = must.Get(m.ExpertStats())(t)
+				if stats.Misses == 0 || stats.Hits == 0 || (stats.Hits+stats.Misses)%(2*int64(len(ids)-1)) != 0 && !torchtest.Device().IsCUDA() {
+					t.Errorf("%s, %d slots: after %d tokens %+v", name, slots, len(ids), stats)
+				}
+				if slots == 3 && saved {
+					change(m)
+					change(resident)
+					wantIDs, wantLogs = answerOf(resident)
+					if ids, logs := answerOf(m); !slices.Equal(ids, wantIDs) || !slices.Equal(logs, wantLogs) {
+						t.Errorf("%s: after a change of experts the answer is %v, want %v", name, ids, wantIDs)
+					}
+					change(resident) // times 4 in all, which is not exact: another model from here on
+					break
+				}
+			}
+		}
+	}
+}
+
+// What a model with experts in host memory cannot do is refused, with what to do.
+func TestModel_ExpertSlots_Refused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder := mixtureFolder(t, "mixtral")
+	for _, c := range []struct {
+		memory int64
+		kind   error
+		text   string
+	}{
+		{-1, cgotorch.ErrInvalidArgument, "DeviceMemory is -1"},
+		{1000, cgotorch.ErrOutOfMemory, "or more, or a smaller Context"},
+	} {
+		_, err := text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, DeviceMemory: c.memory})
+		torchtest.WantError(t, err, c.kind, "text", c.text)
+	}
+	m := openMixture(t, folder, 3)
+	err := torchtest.TryDo(t, torchtest.Device(), func(x *cgotorch.Exec) { m.Forward(x, x.Ones(cgotorch.Int64, 1, 4)) })
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "Model.Forward", "lie in host memory")
+	torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
+		if got := m.Forward(x.NoGrad(), x.Ones(cgotorch.Int64, 1, 4)).Shape(); !slices.Equal(got, []int64{1, 4, 131}) {
+			t.Errorf("Forward gives %v", got)
+		}
+	})
+	all := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, DeviceMemory: 1 << 30}))(t)
+	defer all.Close()
+	if s := must.Get(all.ExpertStats())(t); s.Host != 0 {
+		t.Errorf("with room for all experts: %+v", s)
+	}
+}

@@ -1,0 +1,217 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/hostmemory"
+)
+
+// Note [Table of slots]
+//
+// A mixture of experts picks a few experts for each token and layer. Only the device finds out
+// which. A Table therefore lets the device itself decide what is in a slot:
+//
+//	token_route    picks experts, and finds the slot of each in the layer's Places. A missing one
+//	               gets the slot whose last use is longest ago, or that has the fewest uses.
+//	token_experts  multiplies with a slot, or with the missing expert where it lies in host memory.
+//	               What comes over the bus is written into the slot on the way.
+//
+// The host takes no part, so a token of all layers can be one CUDA graph. A token takes the time of
+// its missing bytes at the bus's speed, and the time that it takes with all experts on the device.
+// The kernels: csrc/kernels/token_route.cc and token_experts.cc. Both give the bits of a model
+// whose experts are all on the device.
+//
+// Places has, as Int32: the slot of each expert or -1, the expert of each slot or -1, the time of
+// each slot's last use or the number of its uses, and the number of tokens so far. After 2^31
+// tokens these numbers wrap, and some slots are given up too early.
+
+// Table keeps the experts of a model in host memory, page-locked, and some of them in slots on a
+// device. The device decides which: Note [Table of slots]. On the CPU a table works too, and saves
+// nothing.
+type Table struct {
+	o      TableOptions
+	layers []TableLayer
+	slabs  []*cgotorch.HostSlab
+	places *cgotorch.Tensor // Int32 [layers, n], of which the layers have rows
+	counts *cgotorch.Tensor // Int64 [layers, 2]
+	empty  *cgotorch.Tensor // Int32 [n]: places without experts
+	stages [stages]stage    // of passes
+	stream *cgotorch.Stream // that copies into them, or nil
+}
+
+// TableOptions are the options of [NewTable].
+type TableOptions struct {
+	Layers   int            // that have experts
+	Experts  int            // of a layer
+	Matrices [][2]int64     // the rows and the columns of each matrix of an expert
+	DType    cgotorch.DType // of all matrices
+	Slots    int            // of a layer, at least one for each expert that a token picks
+	Policy   Policy         // LRU or LFU
+	Passes   bool           // the device has memory for [Table.Pass] too: all experts of two layers
+}
+
+// TableLayer has the memory of a layer's experts. The table owns it.
+type TableLayer struct {
+	// Experts are the matrices of all experts, [experts, rows, columns]. They lie in host memory.
+	// Work of the device reads and writes them over the bus.
+	Experts []*cgotorch.Tensor
+	Slots   []*cgotorch.Tensor   // [slots, rows, columns], on the device
+	Places  *cgotorch.Tensor     // Int32: what is in the slots
+	Often   bool                 // the policy is LFU
+	Counts  *cgotorch.Tensor     // Int64 [2]: experts that were in a slot, and those that were not
+	Memory  []*cgotorch.HostSlab // of Experts, for a program that writes them itself, before work reads them
+}
+
+// TableStats holds counts since the table was made.
+type TableStats struct {
+	Hits   int64 // picks of experts that were in a slot
+	Misses int64 // picks of experts that came over the bus
+	Bytes  int64 // that came over the bus
+	Slots  int64 // bytes on the device, without those for passes
+	Host   int64 // bytes in host memory
+}
+
+// expert returns the bytes of an expert.
+func (o TableOptions) expert() int64 {
+	n := int64(0)
+	for _, m := range o.Matrices {
+		n += m[0] * m[1] * int64(o.DType.Size())
+	}
+	return n
+}
+
+// host returns the bytes of all experts. It is no integer, because hostile options may ask for more
+// than one holds.
+func (o TableOptions) host() float64 {
+	n := 0.
+	for _, m := range o.Matrices {
+		n += float64(m[0]) * float64(m[1]) * float64(o.DType.Size())
+	}
+	return n * float64(o.Layers) * float64(o.Experts)
+}
+
+func (o TableOptions) check() error {
+	least := int64(1)
+	for _, m := range o.Matrices {
+		least = min(least, m[0], m[1])
+	}
+	switch {
+	case o.Layers < 1 || o.Experts < 1 || len(o.Matrices) == 0 || least < 1:
+		return fmt.Errorf("weights: a table of %d layers of %d experts with the matrices %v: %w", o.Layers, o.Experts, o.Matrices, ErrInvalidOptions)
+	case !o.DType.IsFloat():
+		return fmt.Errorf("weights: a table of %v, want a floating dtype: %w", o.DType, ErrInvalidOptions)
+	case o.Slots < 1 || o.Slots > o.Experts:
+		return fmt.Errorf("weights: a table of %d slots, want 1 to the number of experts, %d: %w", o.Slots, o.Experts, ErrInvalidOptions)
+	case o.Policy != LRU && o.Policy != LFU:
+		return fmt.Errorf("weights: a table with the policy %v, want LRU or LFU: %w", o.Policy, ErrInvalidOptions)
+	}
+	return nil
+}
+
+// NewTable makes a table on x's device. All experts are 0, and no slot has one. It enqueues work on
+// x's stream, and waits for the system to page-lock the host memory: about 0.2 s for each GB. The
+// caller closes the table. NewTable fails with [ErrInvalidOptions] for options that are not valid,
+// and with [cgotorch.ErrOutOfMemory] if the host or the device has too little memory.
+func NewTable(x *cgotorch.Exec, o TableOptions) (*Table, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if host := o.host(); host > math.MaxInt64/4 {
+		return nil, fmt.Errorf("weights: the experts of %d layers take %g bytes of host memory: %w", o.Layers, host, cgotorch.ErrOutOfMemory)
+	} else if free, known := hostmemory.Available(); known && host > float64(free) {
+		return nil, fmt.Errorf("weights: the experts of %d layers take %.2f GB of host memory, and %.2f GB are free: free some, or take a narrower dtype: %w",
+			o.Layers, host/1e9, float64(free)/1e9, cgotorch.ErrOutOfMemory)
+	}
+	t, made := &Table{o: o}, false
+	defer func() {
+		if !made {
+			t.Close()
+		}
+	}()
+	first := slices.Concat(slices.Repeat([]int32{-1}, o.Experts+o.Slots), make([]int32, o.Slots+1))
+	t.empty = x.Keep(cgotorch.FromSlice(x, first, int64(len(first))))
+	t.places = x.Keep(x.Zeros(cgotorch.Int32, int64(o.Layers), int64(len(first))))
+	t.counts = x.Keep(x.Zeros(cgotorch.Int64, int64(o.Layers), 2))
+	for i := range o.Layers {
+		t.layers = append(t.layers, TableLayer{Often: o.Policy == LFU, Places: x.Keep(x.Select(t.places, 0, i)), Counts: x.Keep(x.Select(t.counts, 0, i))})
+		for _, m := range o.Matrices {
+			if err := t.add(x, &t.layers[i], m); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if o.Passes {
+		if err := t.addStages(x); err != nil {
+			return nil, err
+		}
+	}
+	t.Forget(x)
+	made = true
+	return t, nil
+}
+
+// add makes the memory of one matrix of a layer's experts.
+func (t *Table) add(x *cgotorch.Exec, l *TableLayer, matrix [2]int64) error {
+	slab, err := cgotorch.NewHostSlab(cgotorch.CPU, int(int64(t.o.Experts)*matrix[0]*matrix[1])*t.o.DType.Size())
+	if err != nil {
+		return fmt.Errorf("weights: %w", err)
+	}
+	t.slabs = append(t.slabs, slab)
+	l.Memory = append(l.Memory, slab)
+	takePages(slab.Bytes()) // by all cores, and by one while the memory is locked
+	if x.Device().IsCUDA() {
+		if err := slab.Pin(); err != nil {
+			return fmt.Errorf("weights: %w", err)
+		}
+	}
+	l.Experts = append(l.Experts, x.Keep(slab.Mapped(x, 0, t.o.DType, int64(t.o.Experts), matrix[0], matrix[1])))
+	l.Slots = append(l.Slots, x.Keep(x.Empty(t.o.DType, int64(t.o.Slots), matrix[0], matrix[1])))
+	return nil
+}
+
+// Layer returns the memory of a layer, from 0 on. It fails with a panic for a layer that is not
+// there, as an index of a slice does.
+func (t *Table) Layer(i int) TableLayer { return t.layers[i] }
+
+// Forget empties all slots. A program calls it after it has changed experts, in host memory or by
+// work of a stream. It enqueues the work on x's stream, and counts go on.
+func (t *Table) Forget(x *cgotorch.Exec) {
+	x.CopyInPlace(t.places, x.Expand(t.empty, int64(t.o.Layers), -1))
+}
+
+// Stats returns the counts so far. It waits for the work of x's stream.
+func (t *Table) Stats(x *cgotorch.Exec) TableStats {
+	s := TableStats{}
+	for i, n := range cgotorch.ToSlice[int64](x, t.counts) {
+		if i%2 == 0 {
+			s.Hits += n
+		} else {
+			s.Misses += n
+		}
+	}
+	layers := int64(t.o.Layers) * t.o.expert()
+	s.Bytes, s.Slots, s.Host = s.Misses*t.o.expert(), layers*int64(t.o.Slots), layers*int64(t.o.Experts)
+	return s
+}
+
+// Close frees the memory. Work that uses the table must be done. A second Close does nothing.
+func (t *Table) Close() error {
+	if t == nil {
+		return nil
+	}
+	errs := []error{t.places.Close(), t.counts.Close(), t.empty.Close()}
+	for _, l := range t.layers {
+		for _, one := range slices.Concat(l.Experts, l.Slots, []*cgotorch.Tensor{l.Places, l.Counts}) {
+			errs = append(errs, one.Close())
+		}
+	}
+	errs = append(errs, t.closeStages()...)
+	for _, slab := range t.slabs {
+		errs = append(errs, slab.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,148 @@
+package weights
+
+import (
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/must"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+)
+
+var smallTable = TableOptions{Layers: 5, Experts: 6, Matrices: [][2]int64{{4, 8}, {8, 2}}, DType: cgotorch.Float32, Slots: 3, Passes: true}
+
+// tableOf makes a table whose numbers tell their layer, matrix and expert.
+func tableOf(t *testing.T, s *cgotorch.Stream, o TableOptions) *Table {
+	t.Helper()
+	var table *Table
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		table = must.Get(NewTable(x, o))(t)
+		for i := range o.Layers {
+			for k, all := range table.Layer(i).Experts {
+				for e := range o.Experts {
+					x.FillInPlace(x.Select(all, 0, e), 100*i+10*k+e)
+				}
+			}
+		}
+	})
+	t.Cleanup(func() {
+		must.Do(t, s.Synchronize())
+		must.Do(t, table.Close())
+	})
+	return table
+}
+
+// A pass has the experts of each layer on the device, from slots where they are in one. The copies
+// of a layer wait until the one whose memory they take is done.
+func TestTablePass(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	table := tableOf(t, s, smallTable)
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		l := table.Layer(2)
+		x.CopyInPlace(x.Narrow(l.Places, 0, 0, 9), cgotorch.FromSlice(x, []int32{-1, -1, 1, -1, 0, -1, 4, 2, -1}))
+		for _, slots := range l.Slots {
+			x.FillInPlace(x.Select(slots, 0, 0), 1004)
+			x.FillInPlace(x.Select(slots, 0, 1), 1002)
+		}
+	})
+	for range 3 {
+		var reads []*cgotorch.HostRead
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+			p := table.Pass(x)
+			for i := range smallTable.Layers {
+				matrices := p.Experts(i)
+				torchtest.Sleep(x, time.Millisecond)
+				for _, m := range matrices {
+					reads = append(reads, x.ReadAsync(x.Select(x.Reshape(m, int64(smallTable.Experts), -1), 1, 0)))
+				}
+				p.Done(i)
+			}
+		})
+		for n, r := range reads {
+			var want []float32
+			for e := range smallTable.Experts {
+				v := float32(100*(n/2) + 10*(n%2) + e)
+				if n/2 == 2 && (e == 2 || e == 4) {
+					v = 1000 + float32(e)
+				}
+				want = append(want, v)
+			}
+			data := must.Get(r.Bytes())(t)
+			if got := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/4); !slices.Equal(got, want) {
+				t.Errorf("layer %d, matrix %d: %v, want %v", n/2, n%2, got, want)
+			}
+			r.Close()
+		}
+	}
+}
+
+// The places of a table begin empty, and Forget empties them. Experts lie in the memory of slabs.
+func TestTable(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	o := smallTable
+	o.Passes = false
+	table := tableOf(t, s, o)
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		empty := []int32{-1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0}
+		l := table.Layer(4)
+		for range 2 {
+			if got := cgotorch.ToSlice[int32](x, l.Places); !slices.Equal(got, empty) {
+				t.Errorf("places are %v, want %v", got, empty)
+			}
+			x.FillInPlace(l.Places, 1)
+			table.Forget(x)
+		}
+		x.CopyInPlace(l.Counts, cgotorch.FromSlice(x, []int64{5, 7}))
+		want := TableStats{Hits: 5, Misses: 7, Bytes: 7 * 192, Slots: 5 * 3 * 192, Host: 5 * 6 * 192}
+		if got := table.Stats(x); got != want {
+			t.Errorf("stats are %+v, want %+v", got, want)
+		}
+	})
+	must.Do(t, s.Synchronize())
+	l := table.Layer(3)
+	for k, slab := range l.Memory {
+		slab.Touch(false)
+		numbers := cgotorch.View[float32](slab)
+		if got := numbers[len(numbers)-1]; got != float32(305+10*k) {
+			t.Errorf("matrix %d ends with %v in host memory", k, got)
+		}
+	}
+}
+
+func TestNewTable_Refused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, change := range []func(o *TableOptions){
+		func(o *TableOptions) { o.Layers = 0 },
+		func(o *TableOptions) { o.Experts = -1 },
+		func(o *TableOptions) { o.Matrices = nil },
+		func(o *TableOptions) { o.Matrices = [][2]int64{{4, 0}} },
+		func(o *TableOptions) { o.DType = cgotorch.Int32 },
+		func(o *TableOptions) { o.Slots = 0 },
+		func(o *TableOptions) { o.Slots = 7 },
+		func(o *TableOptions) { o.Policy = OnDemand },
+	} {
+		o := smallTable
+		change(&o)
+		torchtest.Do(t, torchtest.Device(), func(x *cgotorch.Exec) {
+			_, err := NewTable(x, o)
+			torchtest.WantError(t, err, ErrInvalidOptions, "weights: a table")
+			if err == nil {
+				t.Errorf("case %d is taken", i)
+			}
+		})
+	}
+	for _, rows := range []int64{1 << 30, 1 << 62} {
+		o := smallTable
+		o.Matrices = [][2]int64{{rows, 1 << 20}}
+		torchtest.Do(t, torchtest.Device(), func(x *cgotorch.Exec) {
+			_, err := NewTable(x, o)
+			torchtest.WantError(t, err, cgotorch.ErrOutOfMemory, "weights", "of host memory")
+		})
+	}
+}
