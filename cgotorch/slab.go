@@ -106,15 +106,19 @@ func View[T Element](s *HostSlab) []T {
 // PCI Express 5, and no copy is made. The slab must then be page-locked: see [HostSlab.Pin].
 //
 // The Do owns the tensor, and [Exec.Keep] keeps it. The memory is freed when the slab and all
-// tensors over it are closed. Memory that was given to [HostSlabOver] must live as long. The
-// program reads or writes the memory itself only while no work of a stream does the opposite: see
-// [HostSlab.Touch].
+// tensors over it are closed: so close the slab when the work that uses it is done. Memory that was
+// given to [HostSlabOver] must live as long. The program reads or writes the memory itself only
+// while no work of a stream does the opposite: see [HostSlab.Touch].
 //
-// Mapped fails with [ErrInvalidArgument] for a slab of a file, for one that is not page-locked, and
-// for a tensor that does not lie in the slab. It fails with [ErrClosed] after Close.
+// Mapped fails with [ErrInvalidArgument] for a quantized dtype, for a slab of a file, for one that
+// is not page-locked, and for a tensor that does not lie in the slab. It fails with [ErrClosed]
+// after Close.
 func (s *HostSlab) Mapped(x *Exec, offset int, dtype DType, shape ...int64) *Tensor {
 	const op = "HostSlab.Mapped"
 	x.check(op)
+	if s == nil {
+		x.s.fail(&Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the slab is nil"})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.h == nil {

@@ -310,6 +310,10 @@ func TestHostSlab_Mapped(t *testing.T) {
 	closed.Close()
 	err := DefaultStream(CPU).Do(func(x *Exec) error { closed.Mapped(x, 0, Float32, 1); return nil })
 	torchtest.WantError(t, err, ErrClosed, "HostSlab.Mapped", "closed")
+	err = DefaultStream(CPU).Do(func(x *Exec) error { slab.Mapped(x, 0, DType(12), 4); return nil }) // qint8
+	torchtest.WantError(t, err, ErrInvalidArgument, "HostSlab.Mapped", "quantized")
+	err = DefaultStream(CPU).Do(func(x *Exec) error { (*HostSlab)(nil).Mapped(x, 0, Float32, 1); return nil })
+	torchtest.WantError(t, err, ErrClosed, "HostSlab.Mapped", "nil")
 }
 
 // The stream checker sees what operators read and write through mapped tensors.

@@ -29,6 +29,92 @@ func TestTokenExperts(t *testing.T) {
 	}
 }
 
+// The same with weights of 4 bits gives what their numbers in float32 give.
+func TestTokenExperts_MXFP4(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 32}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1408}, {16, 16, 896, 64}, {3, 1, 96, 8192}} {
+		for j, epilogue := range []string{"silu", "gelu_tanh", "clamped", "add"} {
+			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s", c.top, c.experts, c.inner, c.width, epilogue), func(t *testing.T) {
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {2, 1}, {12, 6}}, 0.006, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+					n.codes4 = true
+					return [][]float32{expertsOnce(n, c.experts, c.top, c.width, c.inner, epilogue, edge, form)}
+				})
+			})
+		}
+	}
+}
+
+// randomCodes4 returns random packed codes of 4 bits. Their numbers have about this deviation.
+func (n *tokenNumbers) randomCodes4(deviation float64, shape ...int64) *Tensor {
+	columns := shape[len(shape)-1]
+	rows := elementsOf(shape) / columns
+	codes, scales := make([]byte, rows*columns/2), make([]byte, rows*columns/32)
+	for i := range codes {
+		codes[i] = byte(n.IntN(256))
+	}
+	for i := range scales {
+		scales[i] = byte(126 + int(math.Round(math.Log2(deviation))) + n.IntN(3) - 1)
+	}
+	of := func(data []byte, last ...int64) *Tensor {
+		return FromSlice(n.x, data, slices.Concat(shape[:len(shape)-1], last)...)
+	}
+	return n.x.Call1("streamtorch::mxfp4_pack", of(codes, columns/32, 16), of(scales, columns/32))
+}
+
+// Packed codes give their numbers again, in every dtype, also where a row has several segments.
+func TestMXFP4(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	magnitudes := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, columns := range []int64{32, 96, 768, 2880, 3712, 3744, 14336} {
+		const rows = 3
+		codes, scales := make([]byte, rows*columns/2), make([]byte, rows*columns/32)
+		for i := range codes {
+			codes[i] = byte(r.IntN(256))
+		}
+		for i := range scales {
+			scales[i] = byte(117 + r.IntN(20))
+		}
+		scales[1] = 255
+		var want []float32
+		for i := range rows * columns {
+			code := codes[i/2] >> (i % 2 * 4) & 15
+			v := math.Ldexp(magnitudes[code&7], int(scales[i/32])-127)
+			if code >= 8 {
+				v = -v
+			}
+			if scales[i/32] == 255 {
+				v = math.NaN()
+			}
+			want = append(want, float32(v))
+		}
+		torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+			packed := x.Call1("streamtorch::mxfp4_pack", FromSlice(x, codes, rows, columns/32, 16), FromSlice(x, scales, rows, columns/32))
+			for _, dtype := range []DType{Float32, BFloat16, Float16, Float64} {
+				got := float32s(x, x.Call1("streamtorch::mxfp4_unpack", packed, columns, dtype))
+				for i := range want {
+					if got[i] != want[i] && !(math.IsNaN(float64(got[i])) && math.IsNaN(float64(want[i]))) {
+						t.Fatalf("%d columns, %v: number %d is %v, want %v", columns, dtype, i, got[i], want[i])
+					}
+				}
+			}
+		})
+	}
+	for _, c := range []struct {
+		text string
+		call func(x *Exec)
+	}{
+		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 4)) }},
+		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 2, 0, 16), x.Zeros(Uint8, 2, 0)) }},
+		{"for 64 columns", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 81), 64, Float32) }},
+		{"floating dtype", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 80), 64, Int32) }},
+		{"mxfp4_unpack", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 80), -1, Float32) }},
+	} {
+		err := torchtest.TryDo(t, torchtest.Device(), c.call)
+		torchtest.WantError(t, err, ErrInvalidArgument, c.text)
+	}
+}
+
 // expertsOnce calls token_experts with random picks.
 func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, edge string, form []int64) []float32 {
 	x, rows, columns := n.x, 2*inner, width
@@ -39,7 +125,15 @@ func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, ed
 	if experts < top {
 		experts = top
 	}
-	weight := n.narrows(1/math.Sqrt(float64(columns)), experts, rows, columns)
+	var weight *Tensor
+	var dtype any
+	if !n.codes4 {
+		weight = n.narrows(1/math.Sqrt(float64(columns)), experts, rows, columns)
+	} else if weight = n.randomCodes4(1/math.Sqrt(float64(columns)), experts, rows, columns); n.reference {
+		weight = x.Call1("streamtorch::mxfp4_unpack", weight, columns, Float32)
+	} else {
+		dtype = n.narrow
+	}
 	bias := n.maybe(func() *Tensor { return n.narrows(1, experts, rows) })
 	picks := make([]int32, 4*top)
 	for i, e := range n.Perm(int(experts))[:top] {
@@ -51,10 +145,10 @@ func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, ed
 	picked := FromSlice(x, picks, top, 4)
 	if epilogue == "add" {
 		shares, residual := n.floats(0.5, top), n.floats(1, 1, rows)
-		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, nil, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form))
+		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, nil, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form, dtype))
 	}
 	input, norm := n.floats(1, 1, columns), n.maybe(func() *Tensor { return n.floats(1, columns) })
-	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form))
+	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form, dtype))
 }
 
 // token_route picks the experts with the largest scores, the first of equal ones first.
@@ -171,17 +265,22 @@ func TestTokenExperts_Refused(t *testing.T) {
 // of all experts at each step, also with as few slots as picks.
 func TestTokenExperts_Slots(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	const experts, top, width, inner = 12, 3, 64, 24
+	const experts, top, width, inner = 12, 3, 64, 32
 	for _, often := range []bool{false, true} {
-		for _, slots := range []int64{3, 5, 12} {
-			t.Run(fmt.Sprintf("%d slots, often %v", slots, often), func(t *testing.T) {
+		for i, slots := range []int64{3, 5, 12, 3, 5, 12} {
+			codes4 := i >= 3
+			t.Run(fmt.Sprintf("%d slots, often %v, 4 bits %v", slots, often, codes4), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(8, uint64(slots)))
 				torchtest.Do(t, torchtest.Device(), func(x *Exec) {
 					x = x.NoGrad()
 					n := &tokenNumbers{Rand: r, x: x, narrow: BFloat16}
 					up, down := n.narrows(0.2, experts, 2*inner, width), n.narrows(0.2, experts, width, inner)
+					var dtype any
+					if codes4 {
+						up, down, dtype = n.randomCodes4(0.2, experts, 2*inner, width), n.randomCodes4(0.2, experts, width, inner), BFloat16
+					}
 					router, bias := n.floats(0.2, experts, width), n.narrows(1, experts, 2*inner)
-					upSlots, downSlots := x.Zeros(BFloat16, slots, 2*inner, width), x.Zeros(BFloat16, slots, width, inner)
+					upSlots, downSlots := x.Zeros(up.DType(), slots, 2*inner, up.Shape()[2]), x.Zeros(up.DType(), slots, width, down.Shape()[2])
 					state := make([]int32, experts+2*slots+1)
 					for i := range experts + slots {
 						state[i] = -1
@@ -195,8 +294,8 @@ func TestTokenExperts_Slots(t *testing.T) {
 							return results[0].(*Tensor), results[1].(*Tensor)
 						}
 						run := func(picks, shares, a, b *Tensor) []float32 {
-							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "early")
-							return float32s(x, x.Call1("streamtorch::token_experts", h, down, picks, b, shares, nil, nil, 0.0, false, "add", input, 0.0, 0.0, "early"))
+							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "early", []int64{}, dtype)
+							return float32s(x, x.Call1("streamtorch::token_experts", h, down, picks, b, shares, nil, nil, 0.0, false, "add", input, 0.0, 0.0, "early", []int64{}, dtype))
 						}
 						picks, shares := route()
 						want := run(picks, shares, nil, nil)

@@ -21,6 +21,7 @@ type tokenNumbers struct {
 	x         *Exec
 	narrow    DType
 	reference bool
+	codes4    bool // of token_experts: its weights have 4 bits
 }
 
 func (n *tokenNumbers) floats(scale float64, shape ...int64) *Tensor {

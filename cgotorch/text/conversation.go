@@ -169,9 +169,6 @@ func (c *Conversation) begin(prompt []int64) (int, error) {
 	if now := c.m.d.version(); c.weights != now {
 		c.cut(0)
 		c.weights = now
-		if err := c.m.forgetExperts(now); err != nil {
-			return 0, err
-		}
 	}
 	n := c.shared(prompt)
 	c.cut(n)

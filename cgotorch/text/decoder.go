@@ -30,6 +30,7 @@ type decoder struct {
 	table  *weights.Table    // of experts in host memory, or nil
 	host   map[string][]byte // that memory, by the names of the files
 	passes bool              // prompts copy the experts of layers to the device
+	filled int               // the version of the experts from which slots are filled
 
 	Weights []nn.Named `state:",named"` // with the names of the files
 	whole   []*cgotorch.Tensor
@@ -105,9 +106,6 @@ func (d *decoder) hidden(x *cgotorch.Exec, p *pass, tokens *cgotorch.Tensor) *cg
 		}
 		return h
 	})
-	if d.passes && p.rows*d.c.experts.top > fewPicks {
-		p.experts = d.table.Pass(x)
-	}
 	for i, l := range d.layers {
 		h = then(h, x.Tidy(func() *cgotorch.Tensor { return d.layer(x, p, i, l, h) }))
 	}
@@ -231,12 +229,7 @@ func (d *decoder) version() (n int) {
 	for _, t := range d.whole {
 		n += inside.Core.Version(t)
 	}
-	for _, l := range d.layers {
-		if d.table != nil && l.experts != nil {
-			n += inside.Core.Version(l.experts.gateUp) + inside.Core.Version(l.experts.down)
-		}
-	}
-	return n
+	return n + d.versionOfExperts()
 }
 
 // close frees the tensors.
@@ -248,15 +241,13 @@ func (d *decoder) close() error {
 	for _, t := range slices.Concat(d.whole, d.frequencies[0], d.frequencies[1]) {
 		errs = append(errs, t.Close())
 	}
-	return errors.Join(append(errs, d.table.Close())...)
+	return errors.Join(errs...)
 }
 
-// slots returns the slots of all layers' experts.
-func (d *decoder) slots() (all []*cgotorch.Tensor) {
-	for _, l := range d.layers {
-		if d.table != nil && l.experts != nil {
-			all = append(all, l.experts.held.Slots...)
-		}
+// slots returns how many experts of a layer have a slot, or 0 if all are on the device.
+func (d *decoder) slots() int {
+	if d.table == nil {
+		return 0
 	}
-	return all
+	return int(d.table.Layer(0).Slots[0].Shape()[0])
 }

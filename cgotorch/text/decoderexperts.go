@@ -2,6 +2,7 @@ package text
 
 import (
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
@@ -35,7 +36,7 @@ func (p *pass) through(x *cgotorch.Exec, e *experts, in, wide *cgotorch.Tensor) 
 	}
 	copied := *e
 	matrices := p.experts.Experts(e.number)
-	copied.gateUp, copied.down, copied.gateUpParameter, copied.downParameter = matrices[0], matrices[1], nil, nil
+	copied.gateUp, copied.down, copied.gateUpParameter, copied.downParameter, copied.each = matrices[0], matrices[1], nil, nil, nil
 	out := copied.forward(x, in, wide, p.training)
 	p.experts.Done(e.number)
 	return out
@@ -167,15 +168,23 @@ func (e *experts) one(x *cgotorch.Exec, id int, in *cgotorch.Tensor, training bo
 	return x.Linear(inner, matrix(e.down, e.downParameter), row(e.downBias))
 }
 
-// forgetExperts empties the slots if experts have changed since the last call. `version` counts the
-// writes to the weights.
-func (m *Model) forgetExperts(version int) error {
-	if m.d.table == nil || m.slotted == version {
-		return nil
+// versionOfExperts counts the writes to experts in host memory.
+func (d *decoder) versionOfExperts() (n int) {
+	if d.table == nil {
+		return 0
 	}
-	m.slotted = version
-	return m.stream.Do(func(x *cgotorch.Exec) error {
-		m.d.table.Forget(plain(x))
-		return nil
-	})
+	for _, l := range d.layers {
+		if l.experts != nil {
+			n += inside.Core.Version(l.experts.gateUp) + inside.Core.Version(l.experts.down)
+		}
+	}
+	return n
+}
+
+// refreshSlots empties the slots if experts have changed since they were filled. It does not wait.
+func (d *decoder) refreshSlots(x *cgotorch.Exec) {
+	if now := d.versionOfExperts(); d.filled != now {
+		d.table.Forget(x)
+		d.filled = now
+	}
 }

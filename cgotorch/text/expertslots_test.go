@@ -1,10 +1,12 @@
 package text_test
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -22,16 +24,11 @@ var mixtures = map[string]string{
 	"qwen3":   `"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "norm_topk_prob": true, "decoder_sparse_step": 2`,
 }
 
-const (
-	mixtureWidth, mixtureInner, mixtureExperts = 64, 40, 6
-	mixtureContext                             = 160
-)
-
 // openMixture opens a mixture of experts in a folder with `slots` slots in each layer, or with all
 // experts on the device if slots is 0. Its tokens take the kernels, on the CPU too.
 func openMixture(t *testing.T, folder string, slots int) *text.Model {
 	t.Helper()
-	o := text.Options{DType: cgotorch.Float32, Context: mixtureContext}
+	o := text.Options{DType: cgotorch.Float32, Context: 160}
 	if torchtest.Device().IsCUDA() {
 		o.DType = cgotorch.BFloat16
 	}
@@ -40,14 +37,7 @@ func openMixture(t *testing.T, folder string, slots int) *text.Model {
 	}
 	m := must.Get(text.Open(torchtest.Device(), folder, o))(t)
 	if slots > 0 {
-		weights, cache := m.Memory()
-		sparse := 0
-		for _, n := range m.Weights {
-			if strings.HasSuffix(n.Name, "experts.0.down_proj.weight") || strings.HasSuffix(n.Name, "experts.0.w2.weight") || strings.HasSuffix(n.Name, "experts.down_proj") {
-				sparse++
-			}
-		}
-		o.DeviceMemory = weights + cache - int64((mixtureExperts-slots)*sparse*3*mixtureWidth*mixtureInner*o.DType.Size())
+		o.DeviceMemory = m.BudgetFor(slots)
 		must.Do(t, m.Close())
 		m = must.Get(text.Open(torchtest.Device(), folder, o))(t)
 	}
@@ -103,12 +93,9 @@ func TestModel_ExpertSlots(t *testing.T) {
 			for _, slots := range []int{2, 3, 5} {
 				m := openMixture(t, folder, slots)
 				stats := must.Get(m.ExpertStats())(t)
-				left := slots
-				if m.Passes() { // of the prompt, which takes the memory of a slot
-					left, passes = slots-1, true
-				}
-				if stats.Host == 0 || stats.Slots*mixtureExperts != stats.Host*int64(left) {
-					t.Fatalf("%s, %d slots: %+v", name, left, stats)
+				passes = passes || m.Passes()
+				if weights, cache := m.Memory(); stats.Host == 0 || stats.Device == 0 || weights+cache > m.Budget() {
+					t.Fatalf("%s, %d slots: %+v, and %d and %d bytes of %d", name, slots, stats, weights, cache, m.Budget())
 				}
 				ids, logs := answerOf(m)
 				if !slices.Equal(ids, wantIDs) || !slices.Equal(logs, wantLogs) {
@@ -133,6 +120,75 @@ func TestModel_ExpertSlots(t *testing.T) {
 	}
 }
 
+// Forward on a stream of its own does not meet the prompts and the tokens of a conversation.
+func TestModel_ExpertSlots_Forward(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	folder := mixtureFolder(t, "gpt_oss")
+	prompt := randomTokens(rand.New(rand.NewPCG(3, 3)), 40)
+	answerOf := func(m *text.Model) []int64 {
+		c := m.NewConversation()
+		defer c.Close()
+		ids, _ := tokensOf(t, c, prompt, text.GenerateOptions{MaxTokens: 10, Greedy: true, IgnoreEnd: true})
+		return ids
+	}
+	forwardOf := func(m *text.Model, s *cgotorch.Stream) (logits []float32) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+			logits = cgotorch.ToSlice[float32](x, m.Forward(x.NoGrad(), cgotorch.FromSlice(x, prompt, 1, int64(len(prompt)))))
+		})
+		return logits
+	}
+	s := torchtest.NewStream(t, torchtest.Device())
+	resident, m := openMixture(t, folder, 0), openMixture(t, folder, 5)
+	ids, logits := answerOf(resident), forwardOf(resident, s)
+	var all sync.WaitGroup
+	all.Add(1)
+	go func() {
+		defer all.Done()
+		for range 5 {
+			if got := forwardOf(m, s); !slices.Equal(got, logits) {
+				t.Error("Forward beside a conversation gives other logits")
+			}
+		}
+	}()
+	for range 5 {
+		if got := answerOf(m); !slices.Equal(got, ids) {
+			t.Errorf("a conversation beside Forward answers %v, want %v", got, ids)
+		}
+	}
+	all.Wait()
+}
+
+// Experts that change in the middle of an answer are used from the next token on.
+func TestModel_ExpertSlots_ChangeInAnswer(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder := mixtureFolder(t, "mixtral")
+	var want []int64
+	for _, slots := range []int{0, 2, 5} {
+		m := openMixture(t, folder, slots)
+		c := m.NewConversation()
+		var got []int64
+		for token, err := range c.Generate(t.Context(), []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 20, Greedy: true, IgnoreEnd: true}) {
+			must.Do(t, err)
+			if got = append(got, token.ID); len(got)%5 == 0 {
+				torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
+					for _, n := range m.Weights {
+						if strings.Contains(n.Name, "experts") {
+							nn.Copy(x.NoGrad(), n.Tensor, x.MulScalar(x.Detach(n.Tensor), -1))
+						}
+					}
+				})
+			}
+		}
+		c.Close()
+		if slots == 0 {
+			want = got
+		} else if !slices.Equal(got, want) {
+			t.Errorf("with %d slots the answer is %v, want %v", slots, got, want)
+		}
+	}
+}
+
 // What a model with experts in host memory cannot do is refused, with what to do.
 func TestModel_ExpertSlots_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -143,19 +199,25 @@ func TestModel_ExpertSlots_Refused(t *testing.T) {
 		text   string
 	}{
 		{-1, cgotorch.ErrInvalidArgument, "DeviceMemory is -1"},
-		{1000, cgotorch.ErrOutOfMemory, "or more, or a smaller Context"},
+		{100_000, cgotorch.ErrOutOfMemory, "or more, or a smaller Context"},
 	} {
 		_, err := text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, DeviceMemory: c.memory})
 		torchtest.WantError(t, err, c.kind, "text", c.text)
 	}
 	m := openMixture(t, folder, 3)
-	err := torchtest.TryDo(t, torchtest.Device(), func(x *cgotorch.Exec) { m.Forward(x, x.Ones(cgotorch.Int64, 1, 4)) })
+	err := m.OwnStream().Do(func(x *cgotorch.Exec) error {
+		m.Forward(x, x.Ones(cgotorch.Int64, 1, 4))
+		return nil
+	})
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "Model.Forward", "lie in host memory")
 	torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
 		if got := m.Forward(x.NoGrad(), x.Ones(cgotorch.Int64, 1, 4)).Shape(); !slices.Equal(got, []int64{1, 4, 131}) {
 			t.Errorf("Forward gives %v", got)
 		}
 	})
+	must.Do(t, m.Close())
+	_, err = m.ExpertStats()
+	torchtest.WantError(t, err, cgotorch.ErrClosed, "text: the model")
 	all := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, DeviceMemory: 1 << 30}))(t)
 	defer all.Close()
 	if s := must.Get(all.ExpertStats())(t); s.Host != 0 {

@@ -2,6 +2,7 @@ package text
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
@@ -25,7 +26,7 @@ func (c *decoderConfig) fits(device cgotorch.Device, most int64, dtype cgotorch.
 	}
 	const giga = 1e9
 	each, cache := c.eachExpert()*float64(dtype.Size()), float64(c.pageBytes(dtype))*float64(pages) // each: one expert of each layer
-	weights, count := c.weights()*float64(dtype.Size()), float64(c.experts.count)
+	weights, count := c.weights()*float64(dtype.Size())+c.besides(dtype), float64(c.experts.count)
 	if quantize {
 		weights -= c.products() * float64(dtype.Size()-1)
 		if c.tied {
@@ -33,18 +34,15 @@ func (c *decoderConfig) fits(device cgotorch.Device, most int64, dtype cgotorch.
 		}
 	}
 	if budget := float64(most); budget > 0 && weights+cache > budget {
+		if each == 0 {
+			return room, fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: %w",
+				most, weights, dtype, cache, cgotorch.ErrOutOfMemory)
+		}
 		dense := weights - count*each
-		if least := dense + cache + float64(c.experts.top)*each; each == 0 || least > budget {
-			return room, fmt.Errorf("text: DeviceMemory is %.2f GB; the weights besides experts take %.2f GB, the cache %.2f GB, and slots for the experts of one token %.2f GB: give %.2f GB or more, or a smaller Context: %w",
-				budget/giga, dense/giga, cache/giga, float64(c.experts.top)*each/giga, least/giga, cgotorch.ErrOutOfMemory)
+		if room, err = c.expertRoom(budget, dense, cache, each); err != nil {
+			return room, err
 		}
-		left, passing := budget-dense-cache, 2*count*each/float64(c.sparseLayers())
-		room.passes = passing <= left/3 && left-passing >= float64(c.experts.top)*each
-		if !room.passes {
-			passing = 0
-		}
-		room.slots = int((left - passing) / each)
-		weights = dense + passing + float64(room.slots)*each
+		weights = min(weights, budget-cache)
 	}
 	if free := float64(memory.Free); free > 0 && weights+cache > free {
 		hint := ""
@@ -55,6 +53,48 @@ func (c *decoderConfig) fits(device cgotorch.Device, most int64, dtype cgotorch.
 			weights/giga, dtype, cache/giga, free/giga, device, hint, cgotorch.ErrOutOfMemory)
 	}
 	return room, nil
+}
+
+// expertRoom returns the room for experts in a budget that has not room for all: `each` bytes for
+// one expert of each layer, besides those of the cache and of what else the model has.
+func (c *decoderConfig) expertRoom(budget, dense, cache, each float64) (room expertRoom, err error) {
+	token := float64(c.experts.top) * each // the slots for the experts of one token
+	left := budget - dense - cache
+	if left < token {
+		return room, fmt.Errorf("text: DeviceMemory is %.0f bytes; the weights besides experts take %.0f, the cache %.0f, and slots for the experts of one token %.0f: give %.0f or more, or a smaller Context: %w",
+			budget, dense, cache, token, math.Ceil(dense+cache+token), cgotorch.ErrOutOfMemory)
+	}
+	passing := 2 * float64(c.experts.count) * each / float64(c.sparseLayers())
+	if room.passes = passing <= left/3 && left-passing >= token; room.passes {
+		left -= passing
+	}
+	room.slots = int(left / each)
+	return room, nil
+}
+
+// takesSlots fails if the kernels of a token do not take the model's experts. Only they use slots.
+func (c *decoderConfig) takesSlots(k kernelChoice) error {
+	reason := k.notOwn
+	if reason == "" && !(c.expertsByKernels() && k.ringed) {
+		reason = fmt.Sprintf("they take %d picks of %d experts of width %d on compute capability 90 alone", c.experts.top, c.experts.count, c.experts.inner)
+		if k.ringed {
+			reason = fmt.Sprintf("they do not take %d picks of %d experts of width %d", c.experts.top, c.experts.count, c.experts.inner)
+		}
+	}
+	if reason == "" {
+		return nil
+	}
+	return fmt.Errorf("text: experts in host memory need the kernels of a token, and %s: open the model without DeviceMemory: %w", reason, cgotorch.ErrInvalidArgument)
+}
+
+// besides returns at most how many bytes the model has besides the numbers of `weights`: norms,
+// biases and sinks, scales of codes, and what routers take because they are wide.
+func (c *decoderConfig) besides(dtype cgotorch.DType) float64 {
+	const wide = 8 // bytes
+	rows := float64((c.heads+2*c.keyHeads)*c.head + c.width + 3*c.inner)
+	layer := 4*float64(c.width)*wide + float64((c.heads+c.keyHeads)*c.head)*wide + 3*rows*wide + float64(c.heads)*wide // codes have up to 15 columns more
+	experts := float64(c.experts.count) * (float64(2*c.experts.inner+c.width)*float64(dtype.Size()) + float64(c.width+1)*wide)
+	return float64(len(c.layers))*layer + float64(c.sparseLayers())*experts + float64(c.width+2*c.vocab)*wide
 }
 
 // eachExpert returns how many numbers the matrices of one expert of each layer have.
@@ -100,4 +140,30 @@ func (c *decoderConfig) products() (n float64) {
 		n += float64(c.vocab) * width
 	}
 	return n
+}
+
+// Memory returns the bytes that the model takes on its device: those of its weights, or of the
+// slots and passes for them, and those of the cache of all conversations.
+func (m *Model) Memory() (weights, cache int64) {
+	for _, t := range m.d.whole {
+		weights += t.Numel() * int64(t.DType().Size())
+	}
+	return weights + m.table.Device(), m.pages.bytes()
+}
+
+// ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
+// them in host memory. Else all counts are 0. Prompts read experts over the bus, and are not
+// counted. ExpertStats waits for the steps that are enqueued.
+func (m *Model) ExpertStats() (s weights.TableStats, err error) {
+	if m.closed.Load() {
+		return s, fmt.Errorf("text: the model: %w", cgotorch.ErrClosed)
+	}
+	if m.table == nil {
+		return s, nil
+	}
+	err = m.stream.Do(func(x *cgotorch.Exec) error {
+		s = m.table.Stats(x)
+		return nil
+	})
+	return s, err
 }

@@ -187,6 +187,9 @@ func (l *lane) turn(x *cgotorch.Exec, tokens int) {
 func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int, blocks []int) *pass {
 	d := l.d
 	p := &pass{rows: rows, turns: d.begin(x, l.frequencies, positions)}
+	if d.passes && rows*d.c.experts.top > fewPicks {
+		p.experts = d.table.Pass(x)
+	}
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
 		views[i] = l.view(x, s, positions, rows, blocks[i])
@@ -251,6 +254,7 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 // prompt runs tokens, Int64 [n], through the layers, from a position on. It returns the logits [1,
 // vocab] of the token after the last of them, if `last` is set.
 func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, blocks []int, last bool) *cgotorch.Tensor {
+	l.d.refreshSlots(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		n := int(tokens.Numel())
 		p := l.cachedPass(x, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks)
@@ -283,6 +287,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		}
 		l.sample(x, f, logits, in[len(l.spans)])
 	})
+	l.d.refreshSlots(x)
 	var in []*cgotorch.Tensor
 	for i, n := range blocks {
 		in = append(in, x.Narrow(l.spans[i].table, 2, 0, n))

@@ -73,9 +73,10 @@ type Model struct {
 	closed       atomic.Bool
 	context      int
 	quantize     string
+	budget       int64   // Options.DeviceMemory
 	narrowed     float64 // the relative error of quantize
 	searched     time.Duration
-	slotted      int // the version of the weights that are in slots
+	table        *weights.Table // of experts in host memory, or nil
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -132,7 +133,7 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err := o.bound(c); err != nil {
 		return nil, err
 	}
-	m.context, m.quantize = o.Context, o.Quantize
+	m.context, m.quantize, m.budget = o.Context, o.Quantize, o.DeviceMemory
 	if m.stream == nil {
 		m.own = true
 		if m.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text"}); err != nil {
@@ -233,6 +234,18 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	default:
 		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
 	}
+	err := m.tensors(c, o, dtype)
+	if err == nil {
+		err = m.fill(o, files)
+	}
+	if err == nil {
+		err = m.choose()
+	}
+	return err
+}
+
+// tensors makes the tensors, whose values are undefined.
+func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error {
 	kernels, err := c.kernels(m.stream.Device(), dtype, o.Quantize != "")
 	if err != nil {
 		return err
@@ -241,17 +254,20 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	spans := c.spans(m.context, part)
 	pages := pagesFor(spans, o.CacheTokens, m.context)
 	room, err := c.fits(m.stream.Device(), o.DeviceMemory, dtype, pages, o.Quantize != "")
+	if err == nil && room.slots > 0 && m.stream.Device().IsCUDA() {
+		err = c.takesSlots(kernels)
+	}
 	if err != nil {
 		return err
 	}
-	err = m.stream.Do(func(x *cgotorch.Exec) error {
+	return m.stream.Do(func(x *cgotorch.Exec) (err error) {
 		x = plain(x)
-		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: o.Quantize != ""}
 		if room.slots > 0 {
-			if mk.table, err = weights.NewTable(x, c.table(dtype, room)); err != nil {
+			if m.table, err = weights.NewTable(x, c.table(dtype, room)); err != nil {
 				return err
 			}
 		}
+		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: o.Quantize != "", table: m.table}
 		m.d = mk.decoder()
 		m.d.passes = room.passes
 		mk.keep()
@@ -260,13 +276,6 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 		m.lane = newLane(x, m.d, m.pages, spans, m.context, part)
 		return nil
 	})
-	if err == nil {
-		err = m.fill(o, files)
-	}
-	if err == nil {
-		err = m.choose()
-	}
-	return err
 }
 
 // fill gives all weights their values: those of the files, or drawn ones, with the matrices of an
@@ -343,28 +352,6 @@ func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor
 // changes of all weights of products, relative to that of the weights. It is 0 without Quantize.
 func (m *Model) QuantizationError() float64 { return m.narrowed }
 
-// Memory returns the bytes that the model takes on its device: those of its weights, or of the
-// slots for them, and those of the cache of all conversations.
-func (m *Model) Memory() (weights, cache int64) {
-	for _, t := range slices.Concat(m.d.whole, m.d.slots()) {
-		weights += t.Numel() * int64(t.DType().Size())
-	}
-	return weights, m.pages.bytes()
-}
-
-// ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
-// them in host memory. Else all counts are 0. Prompts read experts over the bus, and are not
-// counted. ExpertStats waits for the steps that are enqueued.
-func (m *Model) ExpertStats() (s weights.TableStats, err error) {
-	err = m.stream.Do(func(x *cgotorch.Exec) error {
-		if m.d.table != nil {
-			s = m.d.table.Stats(x)
-		}
-		return nil
-	})
-	return s, err
-}
-
 // Close waits for the device, and frees the model's tensors. A Generate that goes on ends with
 // [cgotorch.ErrClosed]. Inside a Do, Close fails with [cgotorch.ErrMisuse] if another goroutine
 // generates. A second Close does nothing.
@@ -391,6 +378,7 @@ func (m *Model) Close() error {
 	if m.d != nil {
 		errs = append(errs, m.d.close())
 	}
+	errs = append(errs, m.table.Close())
 	errs = append(errs, m.lane.close(), m.pages.close())
 	if m.own {
 		errs = append(errs, m.stream.Close())

@@ -207,7 +207,7 @@ func (m *Model) choose() error {
 	if !m.d.ringed || weights < leastBytes {
 		return nil
 	}
-	if slots := m.d.slots(); len(slots) > 0 && slots[0].Shape()[0] < int64(timedTokens*m.d.c.experts.top) {
+	if slots := m.d.slots(); slots > 0 && slots < timedTokens*m.d.c.experts.top {
 		return nil // the experts of the tokens that are timed do not have room, and their copies are all that is timed
 	}
 	s := &storedSizes{Model: m.shapes(), Device: ct.DeviceName(inside.Core.Device(m.stream.Device())), Library: library.Key()}

@@ -141,6 +141,7 @@ ct_status* ct_slab_tensor(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtyp
     if (dims < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a shape of " + std::to_string(dims) + " dimensions");
     const at::IntArrayRef sizes(shape, static_cast<size_t>(dims));
     const at::ScalarType type = ct::to_dtype(dtype);
+    if (c10::isQIntType(type)) throw ct::Failure(CT_INVALID_ARGUMENT, "a tensor of " + std::string(c10::toString(type)) + ": quantized dtypes are not mapped");
     auto bytes = static_cast<int64_t>(c10::elementSize(type));
     bool overflow = false;
     for (const int64_t size : sizes) overflow |= size < 0 || __builtin_mul_overflow(bytes, size, &bytes);

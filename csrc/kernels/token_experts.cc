@@ -1,7 +1,7 @@
 // token_experts: products of one token with the matrices of the experts that it picked.
 //
 //   input     without shares [columns] float32, and with them [top, columns] in the weights' dtype
-//   weight    [experts, rows, columns]
+//   weight    [experts, rows, columns], or packed codes of 4 bits, [experts, rows, bytes] uint8
 //   picks     [top, 4] int32, as token_route makes them
 //   slots     [slots, rows, columns], or none: experts that are there already
 //   shares    [top] float32, or none
@@ -14,6 +14,9 @@
 // of adjacent rows a and b, (clamp(b) + 1) * a * sigmoid(alpha * a), where a is at most `limit`,
 // and b between -limit and limit. With shares the results are summed by them, and added to the
 // residual: [1, rows] float32.
+//
+// Packed codes are those of mxfp4.h. `dtype` then takes the place of the weights' dtype, and the
+// input is not rounded: the numbers that codes and scales tell are multiplied.
 //
 // Without slots a pick (i, -1, expert) is weight[i]. With slots it is slots[i], and a pick (i,
 // expert, expert) is weight[expert], which is copied into slots[i] on the way. `weight` may then
@@ -41,6 +44,8 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/mxfp4.h"
+#include "kernels/token_experts4_cuda.h"
 #include "kernels/token_experts_cuda.h"
 #include "kernels/token_linear_cuda.h"
 #include "kernels/token_product.h"
@@ -67,13 +72,15 @@ struct Inputs {
   Optional residual;
   double limit;
   double alpha;
+  std::optional<at::ScalarType> dtype_of_codes;
 
   bool summed() const { return is_defined(shares); }
-  at::ScalarType dtype() const { return weight.scalar_type(); }
+  bool coded() const { return weight.scalar_type() == at::kByte; }
+  at::ScalarType dtype() const { return coded() && dtype_of_codes ? *dtype_of_codes : weight.scalar_type(); }
   at::ScalarType wide() const { return dtype() == at::kDouble ? at::kDouble : at::kFloat; }
   int64_t experts() const { return weight.size(0); }
   int64_t rows() const { return weight.size(1); }
-  int64_t columns() const { return weight.size(2); }
+  int64_t columns() const { return !coded() ? weight.size(2) : summed() ? input.numel() / top() : input.numel(); }
   int64_t top() const { return picks.numel() / 4; }
 
   void check(Optional t, const char* name, int64_t elements, at::ScalarType dtype) const {
@@ -84,16 +91,19 @@ struct Inputs {
   }
 
   void check() const {
-    TORCH_CHECK(weight.dim() == 3 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight) && at::isFloatingType(dtype()), kOperator, ": weight is ",
-                dtype(), " ", weight.sizes(), ", want contiguous matrices of a floating dtype, aligned to 16 bytes");
+    TORCH_CHECK(weight.dim() == 3 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight) && at::isFloatingType(dtype()) && coded() == dtype_of_codes.has_value(),
+                kOperator, ": weight is ", weight.scalar_type(), " ", weight.sizes(),
+                ", want contiguous matrices of a floating dtype, aligned to 16 bytes, or packed codes in uint8 and a dtype");
     TORCH_CHECK(top() > 0 && top() <= std::min(kMostTop, experts()), kOperator, ": picks are ", picks.sizes(), " of ", experts(), " experts, want 1 to ", kMostTop);
+    TORCH_CHECK(!coded() || (columns() > 0 && weight.size(2) == Segments(columns()).row_bytes()), kOperator, ": weight is ", weight.sizes(), " of packed codes, and ", columns(),
+                " columns take ", Segments(std::max<int64_t>(columns(), 1)).row_bytes(), " bytes: see mxfp4_pack");
     TORCH_CHECK(!needs_gradient({input, weight, shares, bias, norm, residual}), kOperator, ": it has no gradient: call it in NoGrad");
     TORCH_CHECK(summed() == (epilogue == kAdd) && is_defined(residual) == summed(), kOperator, ": shares, a residual and the epilogue add go together");
     TORCH_CHECK(summed() || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
     TORCH_CHECK(!summed() || !is_defined(norm), kOperator, ": with shares there is no norm");
     check(picks, "picks", 4 * top(), at::kInt);
-    TORCH_CHECK(!is_defined(slots) || (slots->dim() == 3 && slots->size(1) == rows() && slots->size(2) == columns() && slots->size(0) >= top() &&
-                                       slots->scalar_type() == dtype() && slots->device() == weight.device() && slots->is_contiguous() && is_aligned(*slots)),
+    TORCH_CHECK(!is_defined(slots) || (slots->dim() == 3 && slots->size(1) == rows() && slots->size(2) == weight.size(2) && slots->size(0) >= top() &&
+                                       slots->scalar_type() == weight.scalar_type() && slots->device() == weight.device() && slots->is_contiguous() && is_aligned(*slots)),
                 kOperator, ": slots are not at least ", top(), " matrices like those of weight, ", weight.sizes());
     check(shares, "shares", top(), wide());
     check(input, "input", summed() ? top() * columns() : columns(), summed() ? dtype() : wide());
@@ -117,9 +127,12 @@ at::Tensor by_operators(const Inputs& of) {
   }
   at::Tensor input = of.input.view({of.summed() ? of.top() : 1, of.columns()});
   if (is_defined(of.norm)) input = at::rms_norm(input, {of.columns()}, of.offset ? at::add(*of.norm, 1) : *of.norm, of.eps);
-  input = input.to(of.dtype()).expand({of.top(), of.columns()}).unsqueeze(2);
-  at::Tensor result = at::bmm(held.index_select(0, places), input).squeeze(2);
-  if (is_defined(of.bias)) result = at::add(result, of.bias->view({of.experts(), of.rows()}).index_select(0, numbers));
+  const at::ScalarType computed = of.coded() ? of.wide() : of.dtype();
+  input = input.to(computed).expand({of.top(), of.columns()}).unsqueeze(2);
+  at::Tensor matrices = held.index_select(0, places);
+  if (of.coded()) matrices = mxfp4_numbers(matrices, of.columns(), computed);
+  at::Tensor result = at::bmm(matrices, input).squeeze(2);
+  if (is_defined(of.bias)) result = at::add(result, of.bias->view({of.experts(), of.rows()}).index_select(0, numbers).to(computed));
   if (of.summed()) {
     const at::Tensor sum = at::mul(result.to(of.wide()), of.shares->view({-1, 1})).sum(0, /*keepdim=*/true);
     return at::add(of.residual->view({1, -1}), sum);
@@ -127,22 +140,22 @@ at::Tensor by_operators(const Inputs& of) {
   if (of.epilogue == kClamped) {
     const at::Tensor pairs = result.view({of.top(), -1, 2});
     const at::Tensor gate = at::clamp(pairs.select(2, 0), {}, of.limit), up = at::clamp(pairs.select(2, 1), -of.limit, of.limit);
-    return at::mul(at::add(up, 1), at::mul(gate, at::sigmoid(at::mul(gate, of.alpha))));
+    return at::mul(at::add(up, 1), at::mul(gate, at::sigmoid(at::mul(gate, of.alpha)))).to(of.dtype());
   }
   const at::Tensor gate = result.narrow(1, 0, of.rows() / 2), up = result.narrow(1, of.rows() / 2, of.rows() / 2);
-  return at::mul(of.epilogue == kSilu ? at::silu(gate) : at::gelu(gate, "tanh"), up);
+  return at::mul(of.epilogue == kSilu ? at::silu(gate) : at::gelu(gate, "tanh"), up).to(of.dtype());
 }
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut) {
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int64_t line) {
   const at::ScalarType dtype = of.dtype();
-  const std::tuple key(dtype, of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
+  const std::tuple key(dtype, of.coded(), of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"products of one token with " + std::to_string(of.top()) + " experts of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", of.summed() ? float_name(dtype) : "Float") + define("COLUMNS", of.columns()) +
-                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("NORM", is_defined(of.norm)) +
-                     define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", 0) +
-                     define("PAIRS", 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) + kEdgesText,
-                 std::string(kTokenLinearText) + kTokenRingText + kTokenExpertsText, /*fused_multiply_add=*/true};
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) + define("NORM", is_defined(of.norm)) +
+                     define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", of.coded() ? 3 : 0) +
+                     define("PAIRS", of.coded() ? 8 : 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) + kEdgesText,
+                 std::string(kTokenLinearText) + kTokenRingText + (of.coded() ? kTokenExperts4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });
@@ -156,41 +169,49 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
               kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernel takes bfloat16 and float16, and a multiple of 8 columns up to ",
               kMostColumns, ", on compute capability 9.0");
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
-  constexpr int kWarps = 4;  // as in the CUDA text
+  const int warps = of.coded() ? 8 : 4, in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
   const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;
-  const Cut cut(of.columns(), /*coded=*/false, /*ring=*/true);
-  at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options());
+  Cut cut(of.columns(), /*coded=*/false, /*ring=*/true);
+  int line = cut.width * 2, input_bytes = 2;  // bytes of a row in a box, and of an element of the input
+  if (of.coded()) {
+    const Segments s(of.columns());
+    cut.boxes = static_cast<int>(s.count), cut.width = static_cast<int>(s.columns), cut.padded = cut.boxes * cut.width;
+    line = static_cast<int>(s.bytes), input_bytes = 4;
+  }
+  at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options().dtype(dtype));
   Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
            .out = out.mutable_data_ptr(), .picks = of.picks.const_data_ptr(), .shares = read(of.shares), .eps = static_cast<float>(of.eps),
            .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
-  const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + kWarps - 1) / kWarps, line = cut.width * 2, box_bytes = line * 2 * kWarps;
+  const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + in_group - 1) / in_group, box_bytes = line * 2 * in_group;
   const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
-  const int kept = cut.padded * 2 * parts + 8 * kWarps, room = (chip.shared_memory - kept - 40 * top - 128) / (box_bytes + 16);
+  const int kept = cut.padded * input_bytes * parts + 8 * warps, of_sums = of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
+  const int room = (chip.shared_memory - kept - of_sums - 40 * top - 128) / (box_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
-    return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
+    return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * (of.coded() ? 1 : cut.boxes_together());
   };
-  l.stages = std::min({size(0, 10), copies, room});
-  l.window = std::min(size(1, 4), l.stages);
+  l.stages = std::min({size(0, of.coded() ? 3 : 10), copies, room});
+  l.window = std::min(size(1, of.coded() ? 2 : 4), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": ", parts, " rows of ", of.columns(), " elements leave no room in shared memory");
   const int64_t halves = of.epilogue == kSilu || of.epilogue == kGelu ? 2 : 1;
   const auto map_of = [&](const at::Tensor& matrices) {
-    return cuda().boxes(matrices.const_data_ptr(), matrices.size(0) * halves, halves, of.rows() / halves, of.columns() * 2, static_cast<int>(2 * kWarps / halves), line);
+    return cuda().boxes(matrices.const_data_ptr(), matrices.size(0) * halves, halves, of.rows() / halves, of.coded() ? of.weight.size(2) : of.columns() * 2,
+                        static_cast<int>(2 * in_group / halves), line);
   };
   struct Maps {  // as in the CUDA text
     CudaBoxes all, slots;
   } maps{map_of(of.weight), map_of(is_defined(of.slots) ? *of.slots : of.weight)};
   void* arguments[] = {&l, &maps};
-  cuda().launch(program_of(of, edge, cut), "token_experts", images::stream_of(of.weight), blocks, 32 * (kWarps + 1), arguments,
+  cuda().launch(program_of(of, edge, cut, line), of.coded() ? "token_experts4" : "token_experts", images::stream_of(of.weight), blocks, 32 * (warps + 1), arguments,
                 l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }
 
 at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& picks, Optional slots, Optional shares, Optional bias, Optional norm, double eps,
-                         bool offset, c10::string_view epilogue, Optional residual, double limit, double alpha, c10::string_view edge, at::IntArrayRef sizes) {
+                         bool offset, c10::string_view epilogue, Optional residual, double limit, double alpha, c10::string_view edge, at::IntArrayRef sizes, std::optional<at::ScalarType> dtype) {
   const std::string_view name(epilogue.data(), epilogue.size());
   const Epilogue which = name == "silu" ? kSilu : name == "gelu_tanh" ? kGelu : name == "clamped" ? kClamped : kAdd;
   TORCH_CHECK(which != kAdd || name == "add", kOperator, ": the epilogue is \"", name, "\", want silu, gelu_tanh, clamped or add");
-  const Inputs of{input, weight, picks, slots, shares, bias, norm, eps, offset, which, residual, limit, alpha};
+  const Inputs of{input, weight, picks, slots, shares, bias, norm, eps, offset, which, residual, limit, alpha, dtype};
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
   return weight.is_cuda() ? by_kernel(of, checked, sizes) : by_operators(of);
@@ -199,7 +220,7 @@ at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, cons
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor(a!)? slots=None, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
-      "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[]) -> Tensor");
+      "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[], ScalarType? dtype=None) -> Tensor");
   declare_early_reads(kOperator, {{"norm"}});
 }
 

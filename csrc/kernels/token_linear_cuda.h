@@ -16,7 +16,7 @@
 // The text is compiled for one set of these macros:
 //
 //   DTYPE     BFloat16 or Half: the dtype of the weights, and of the input of the product
-//   CODES     what the weights are: 0 numbers in DTYPE, 1 int8, 2 float8_e4m3fn
+//   CODES     what the weights are: 0 numbers in DTYPE, 1 int8, 2 float8_e4m3fn, 3 mxfp4, 4 int4
 //   PAIRS     pairs in a group, which a block computes together
 //   INPUT     the dtype of `input`: DTYPE or Float
 //   COLUMNS   the elements of a row, a multiple of 8
@@ -133,6 +133,12 @@ __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
   for (int i = 0; i < 8; ++i) {
     high[i] = v[i] * kHighScale;
     low[i] = (high[i] - Half::widen(Half::narrow(high[i]))) * kLowScale;
+  }
+  if (CODES >= 3) {  // in the order in which a word's codes of 4 bits come
+    const float h[8] = {high[0], high[4], high[1], high[5], high[2], high[6], high[3], high[7]};
+    const float w[8] = {low[0], low[4], low[1], low[5], low[2], low[6], low[3], low[7]};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) high[i] = h[i], low[i] = w[i];
   }
   Vector<Half, 8>* const to = reinterpret_cast<Vector<Half, 8>*>(x + 2 * at);
   to[0] = narrow<Half>(high);

@@ -7,7 +7,8 @@
 // boxes of the block's groups. Few boxes are on their way at the same time, because the small loads
 // of the other threads wait behind them.
 //
-// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH.
+// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH, and LINE: the bytes of WIDTH
+// columns, with the scales of codes of 4 bits.
 #pragma once
 
 namespace ct {
@@ -42,7 +43,7 @@ struct Place {
   }
 };
 
-constexpr int kLine = WIDTH * (CODES == 0 ? 2 : 1);  // bytes of a row in a box
+constexpr int kLine = LINE;  // bytes of a row in a box
 constexpr int kBoxBytes = kLine * 2 * PAIRS;
 constexpr int kTurns = PICKS == 1 ? TOP : 1;    // of all groups, one for each matrix
 constexpr int kParts = PICKS == 2 ? TOP : 1;    // of a group's sums, one for each matrix
@@ -111,14 +112,20 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, cons
 }
 
 #if PICKS == 2
-// Copies an input of each pick, behind each other, into x: TOP * PADDED numbers.
+// Copies an input of each pick, behind each other, into x: TOP times what make_input writes.
 template <int kThreads>
 __device__ __forceinline__ void copy_inputs(const Linear& l, Raw* x) {
   for (int i = threadIdx.x; i < TOP * PADDED / 8; i += kThreads) {
     const int part = i / (PADDED / 8), at = i % (PADDED / 8);
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (at < COLUMNS / 8) v = __ldcg(static_cast<const uint4*>(l.input) + part * (COLUMNS / 8) + at);
-    reinterpret_cast<uint4*>(x)[i] = v;
+    uint4 some = make_uint4(0, 0, 0, 0);
+    if (at < COLUMNS / 8) some = __ldcg(static_cast<const uint4*>(l.input) + part * (COLUMNS / 8) + at);
+    if constexpr (CODES == 0) {
+      reinterpret_cast<uint4*>(x)[i] = some;
+    } else {
+      float v[8];
+      widen(*reinterpret_cast<const Eight*>(&some), v);
+      put(x, i * 8, v);
+    }
   }
   meet<kThreads>();
 }

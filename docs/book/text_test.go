@@ -100,9 +100,9 @@ func Example_textExperts() {
 	defer m.Close()
 	stats, err := m.ExpertStats()
 	cgotorch.Check(err)
-	fmt.Printf("%d kB of experts in host memory, %d kB of slots\n", stats.Host/1000, stats.Slots/1000)
+	fmt.Printf("%d kB of experts in host memory, %d kB for them on the device\n", stats.Host/1000, stats.Device/1000)
 	// end: experts
 
 	// Output:
-	// 786 kB of experts in host memory, 589 kB of slots
+	// 786 kB of experts in host memory, 442 kB for them on the device
 }

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "29f3d4159cdc17bf42340e55a288cd27c9d67f206864bceb694bc08680d41855"
+const Source = "93bfc808feefb36dab1ea9f5a1243593fd98b9e7215276dbcf6842f120dd4616"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/hostmemory"
@@ -33,14 +34,15 @@ import (
 // device. The device decides which: Note [Table of slots]. On the CPU a table works too, and saves
 // nothing.
 type Table struct {
-	o      TableOptions
-	layers []TableLayer
-	slabs  []*cgotorch.HostSlab
-	places *cgotorch.Tensor // Int32 [layers, n], of which the layers have rows
-	counts *cgotorch.Tensor // Int64 [layers, 2]
-	empty  *cgotorch.Tensor // Int32 [n]: places without experts
-	stages [stages]stage    // of passes
-	stream *cgotorch.Stream // that copies into them, or nil
+	o       TableOptions
+	layers  []TableLayer
+	slabs   []*cgotorch.HostSlab
+	places  *cgotorch.Tensor // Int32 [layers, n], of which the layers have rows
+	counts  *cgotorch.Tensor // Int64 [layers, 2]
+	empty   *cgotorch.Tensor // Int32 [n]: places without experts
+	stages  [stages]stage    // of passes
+	stream  *cgotorch.Stream // that copies into them, or nil
+	passing atomic.Bool      // a pass runs
 }
 
 // TableOptions are the options of [NewTable].
@@ -70,9 +72,9 @@ type TableLayer struct {
 type TableStats struct {
 	Hits   int64 // picks of experts that were in a slot
 	Misses int64 // picks of experts that came over the bus
-	Bytes  int64 // that came over the bus
-	Slots  int64 // bytes on the device, without those for passes
+	Bytes  int64 // that came over the bus, but not those of passes
 	Host   int64 // bytes in host memory
+	Device int64 // bytes on the device: of slots, and for passes
 }
 
 // expert returns the bytes of an expert.
@@ -183,6 +185,19 @@ func (t *Table) Forget(x *cgotorch.Exec) {
 	x.CopyInPlace(t.places, x.Expand(t.empty, int64(t.o.Layers), -1))
 }
 
+// Device returns the bytes that the table takes on its device: those of slots, and those for
+// passes.
+func (t *Table) Device() int64 {
+	if t == nil {
+		return 0
+	}
+	n := int64(t.o.Layers) * int64(t.o.Slots)
+	if t.o.Passes {
+		n += stages * int64(t.o.Experts)
+	}
+	return n * t.o.expert()
+}
+
 // Stats returns the counts so far. It waits for the work of x's stream.
 func (t *Table) Stats(x *cgotorch.Exec) TableStats {
 	s := TableStats{}
@@ -193,8 +208,7 @@ func (t *Table) Stats(x *cgotorch.Exec) TableStats {
 			s.Misses += n
 		}
 	}
-	layers := int64(t.o.Layers) * t.o.expert()
-	s.Bytes, s.Slots, s.Host = s.Misses*t.o.expert(), layers*int64(t.o.Slots), layers*int64(t.o.Experts)
+	s.Bytes, s.Host, s.Device = s.Misses*t.o.expert(), int64(t.o.Layers)*int64(t.o.Experts)*t.o.expert(), t.Device()
 	return s
 }
 
@@ -203,13 +217,12 @@ func (t *Table) Close() error {
 	if t == nil {
 		return nil
 	}
-	errs := []error{t.places.Close(), t.counts.Close(), t.empty.Close()}
+	errs := []error{t.closeStages(), t.places.Close(), t.counts.Close(), t.empty.Close()} // copies read the slots and the slabs
 	for _, l := range t.layers {
 		for _, one := range slices.Concat(l.Experts, l.Slots, []*cgotorch.Tensor{l.Places, l.Counts}) {
 			errs = append(errs, one.Close())
 		}
 	}
-	errs = append(errs, t.closeStages()...)
 	for _, slab := range t.slabs {
 		errs = append(errs, slab.Close())
 	}

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -80,6 +81,87 @@ func TestTablePass(t *testing.T) {
 	}
 }
 
+// Passes on two streams follow each other, also where one is given up in its middle. The table can
+// be closed then, and experts can be changed.
+func TestTablePass_GivenUp(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	streams := []*cgotorch.Stream{torchtest.NewStream(t, torchtest.Device()), torchtest.NewStream(t, torchtest.Device())}
+	table := tableOf(t, streams[0], smallTable)
+	must.Do(t, streams[0].Synchronize())
+	for round := range 6 {
+		s := streams[round%2]
+		var reads []*cgotorch.HostRead
+		err := s.Do(func(x *cgotorch.Exec) error {
+			p := table.Pass(x)
+			for i := range smallTable.Layers {
+				m := p.Experts(i)[0]
+				torchtest.Sleep(x, time.Millisecond)
+				reads = append(reads, x.ReadAsync(x.Select(x.Reshape(m, -1), 0, 0)))
+				if round%3 == 2 && i == 1 {
+					return errors.New("given up")
+				}
+				p.Done(i)
+			}
+			return nil
+		})
+		if (err != nil) != (round%3 == 2) {
+			t.Fatal(err)
+		}
+		for i, r := range reads {
+			if got := must.Get(r.Item())(t); got != float64(100*i) {
+				t.Errorf("round %d: layer %d begins with %v, want %v", round, i, got, 100*i)
+			}
+			r.Close()
+		}
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { x.AddScalarInPlace(table.Layer(0).Experts[0], 0) })
+		must.Do(t, s.Synchronize())
+	}
+}
+
+// A pass that is used in another order is refused, and so is a second one beside it.
+func TestTablePass_Refused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	without := smallTable
+	without.Passes = false
+	table, other := tableOf(t, s, smallTable), tableOf(t, s, without)
+	for _, c := range []struct {
+		kind error
+		text string
+		use  func(x *cgotorch.Exec)
+	}{
+		{ErrInvalidOptions, "TableOptions.Passes", func(x *cgotorch.Exec) { other.Pass(x) }},
+		{cgotorch.ErrInvalidArgument, "layer 2 of a pass that is at layer 0", func(x *cgotorch.Exec) { table.Pass(x).Experts(2) }},
+		{cgotorch.ErrInvalidArgument, "layer -1 of a pass", func(x *cgotorch.Exec) { table.Pass(x).Experts(-1) }},
+		{cgotorch.ErrInvalidArgument, "call Experts first", func(x *cgotorch.Exec) { table.Pass(x).Done(0) }},
+		{cgotorch.ErrInvalidArgument, "each with Done", func(x *cgotorch.Exec) {
+			p := table.Pass(x)
+			p.Experts(0)
+			p.Experts(0)
+		}},
+		{ErrBusy, "another pass runs", func(x *cgotorch.Exec) {
+			table.Pass(x)
+			table.Pass(x)
+		}},
+		{cgotorch.ErrInvalidArgument, "at layer 5 of 5", func(x *cgotorch.Exec) {
+			p := table.Pass(x)
+			for i := range smallTable.Layers {
+				p.Experts(i)
+				p.Done(i)
+			}
+			p.Experts(5)
+		}},
+	} {
+		err := s.Do(func(x *cgotorch.Exec) error {
+			c.use(x)
+			return nil
+		})
+		torchtest.WantError(t, err, c.kind, c.text)
+	}
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { table.Pass(x).Experts(0) })
+}
+
 // The places of a table begin empty, and Forget empties them. Experts lie in the memory of slabs.
 func TestTable(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -99,7 +181,7 @@ func TestTable(t *testing.T) {
 			table.Forget(x)
 		}
 		x.CopyInPlace(l.Counts, cgotorch.FromSlice(x, []int64{5, 7}))
-		want := TableStats{Hits: 5, Misses: 7, Bytes: 7 * 192, Slots: 5 * 3 * 192, Host: 5 * 6 * 192}
+		want := TableStats{Hits: 5, Misses: 7, Bytes: 7 * 192, Host: 5 * 6 * 192, Device: 5 * 3 * 192}
 		if got := table.Stats(x); got != want {
 			t.Errorf("stats are %+v, want %+v", got, want)
 		}

@@ -1,7 +1,8 @@
 package weights
 
 import (
-	"slices"
+	"errors"
+	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -14,45 +15,70 @@ type TablePass struct {
 	t      *Table
 	x      *cgotorch.Exec
 	places [][]int32 // of each layer: the slot of each expert, or -1
-	next   int       // the layer whose copy is enqueued next
+	copies int       // layers whose copies are enqueued
+	at     int       // the layer that is next, or is used
+	used   bool      // Experts has given its matrices
 }
 
 // stage has the experts of one layer while a pass runs through that layer.
 type stage struct {
 	matrices []*cgotorch.Tensor // [experts, rows, columns]
 	copied   *cgotorch.Event
-	used     *cgotorch.Event // by the layer that it held before
+	used     *cgotorch.Event // by the layer that it held before, also one of an earlier pass
 }
 
 // stages is how many layers have their experts on the device during a pass.
 const stages = 2
 
-// Pass begins a pass on x's stream. It enqueues the copies of the first layers. It waits for the
-// work of x's stream, because the device alone knows what is in the slots. The table must have been
-// made with TableOptions.Passes, and one pass runs at a time. A pass lives as long as the Do.
+// Pass begins a pass, and enqueues the copies of the first layers. It waits for the work of x's
+// stream, because the device alone knows what is in the slots. Work that uses the slots is on that
+// stream, too, or has ended. A pass ends with its Do, or with the Done of the last layer.
+//
+// Pass fails with [ErrInvalidOptions] for a table without TableOptions.Passes, and with [ErrBusy]
+// while another pass runs.
 func (t *Table) Pass(x *cgotorch.Exec) *TablePass {
+	const op = "Table.Pass"
+	switch {
+	case !t.o.Passes:
+		x.Fail(op, fmt.Errorf("weights: the table has no memory for passes: make it with TableOptions.Passes: %w", ErrInvalidOptions))
+	case !t.passing.CompareAndSwap(false, true):
+		x.Fail(op, fmt.Errorf("weights: %w: another pass runs through the table: wait for its end, or make a table for each", ErrBusy))
+	}
 	p := &TablePass{t: t, x: x}
+	x.AtEnd(p.end)
 	all, n := cgotorch.ToSlice[int32](x, t.places), t.o.Experts+2*t.o.Slots+1
 	for i := range t.o.Layers {
 		p.places = append(p.places, all[i*n:][:t.o.Experts])
 	}
-	for i := range t.stages {
-		t.stages[i].used.Close()
-		t.stages[i].used = x.Record() // an earlier pass may have failed in its middle
-	}
-	for range t.stages {
+	for range stages {
 		p.copy()
 	}
 	return p
 }
 
-// copy enqueues the copies of the next layer's experts, if there is one.
-func (p *TablePass) copy() {
-	if p.next == p.t.o.Layers {
+// end ends a pass whose last layer was not done. Later work of x's stream, and later copies, come
+// behind all that the pass has enqueued.
+func (p *TablePass) end() {
+	if p.at == p.t.o.Layers {
 		return
 	}
-	s, places, layer := &p.t.stages[p.next%stages], p.places[p.next], p.t.layers[p.next]
-	p.next++
+	for i := range p.t.stages {
+		s := &p.t.stages[i]
+		p.x.Wait(s.copied)
+		s.used.Close()
+		s.used = p.x.Record()
+	}
+	p.at = p.t.o.Layers
+	p.t.passing.Store(false)
+}
+
+// copy enqueues the copies of the next layer's experts, if there is one.
+func (p *TablePass) copy() {
+	if p.copies == p.t.o.Layers {
+		return
+	}
+	s, places, layer := &p.t.stages[p.copies%stages], p.places[p.copies], p.t.layers[p.copies]
+	p.copies++
 	y := p.x.On(p.t.stream)
 	y.Wait(s.used) //edge:stage-used TestTablePass checked
 	y.Tidy(func() *cgotorch.Tensor {
@@ -76,22 +102,34 @@ func (p *TablePass) copy() {
 	s.copied = y.Record()
 }
 
-// Experts returns the matrices of a layer's experts, [experts, rows, columns], on the device. x's
-// stream waits until they are there. Layers come in their order, and each ends with Done. The table
-// owns the matrices.
+// Experts returns the matrices of a layer's experts, [experts, rows, columns], on the device. The
+// stream of the pass waits until they are there. The table owns them. Layers come in their order,
+// and each ends with Done: else Experts fails with [cgotorch.ErrInvalidArgument].
 func (p *TablePass) Experts(layer int) []*cgotorch.Tensor {
+	if layer != p.at || p.used || p.at == p.t.o.Layers {
+		p.x.Fail("TablePass.Experts", fmt.Errorf("weights: layer %d of a pass that is at layer %d of %d: layers come in their order, each with Done: %w",
+			layer, p.at, p.t.o.Layers, cgotorch.ErrInvalidArgument))
+	}
+	p.used = true
 	s := &p.t.stages[layer%stages]
 	p.x.Wait(s.copied) //edge:stage-copied TestTablePass checked
 	return s.matrices
 }
 
-// Done says that the work which uses a layer's experts is enqueued. It enqueues the copies of the
-// layer after the next.
+// Done says that the work which uses the layer's experts is enqueued. It enqueues the copies of the
+// layer after the next. It fails as Experts does.
 func (p *TablePass) Done(layer int) {
+	if layer != p.at || !p.used {
+		p.x.Fail("TablePass.Done", fmt.Errorf("weights: layer %d of a pass that is at layer %d: call Experts first: %w", layer, p.at, cgotorch.ErrInvalidArgument))
+	}
 	s := &p.t.stages[layer%stages]
 	s.used.Close()
 	s.used = p.x.Record()
 	p.copy()
+	p.used = false
+	if p.at++; p.at == p.t.o.Layers {
+		p.t.passing.Store(false)
+	}
 }
 
 // addStages makes the memory of passes.
@@ -100,20 +138,26 @@ func (t *Table) addStages(x *cgotorch.Exec) (err error) {
 		return err
 	}
 	for i := range stages {
+		s := &t.stages[i]
 		for _, m := range t.o.Matrices {
-			t.stages[i].matrices = append(t.stages[i].matrices, x.Keep(x.Empty(t.o.DType, int64(t.o.Experts), m[0], m[1])))
+			s.matrices = append(s.matrices, x.Keep(x.Empty(t.o.DType, int64(t.o.Experts), m[0], m[1])))
 		}
+		s.used = x.Record() // the memory may have been another tensor's
 	}
 	return nil
 }
 
-// closeStages frees it.
-func (t *Table) closeStages() (errs []error) {
+// closeStages waits for the copies, and frees the memory.
+func (t *Table) closeStages() error {
+	if t.stream == nil {
+		return nil
+	}
+	errs := []error{t.stream.Synchronize()}
 	for _, s := range t.stages {
 		errs = append(errs, s.copied.Close(), s.used.Close())
 		for _, m := range s.matrices {
 			errs = append(errs, m.Close())
 		}
 	}
-	return slices.DeleteFunc(append(errs, t.stream.Close()), func(err error) bool { return err == nil })
+	return errors.Join(append(errs, t.stream.Close())...)
 }

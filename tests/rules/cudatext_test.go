@@ -38,11 +38,14 @@ var cudaPrograms = map[string][]string{
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
 	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "TOP 1", "FILTER 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
 	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
-	"token_experts":      {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 1", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
-	"token_experts add":  {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 768", "PADDED 768", "BOXES 1", "WIDTH 768", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 2", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_experts":      {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "LINE 2048", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 1", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_experts add":  {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 768", "PADDED 768", "BOXES 1", "WIDTH 768", "LINE 1536", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 2", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_experts4":     {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2880", "PADDED 2944", "BOXES 1", "WIDTH 2944", "LINE 1568", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 5", "EDGE 1", "CODES 3", "PAIRS 8", "PICKS 1", "TOP 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts4_cuda.h"},
+	"token_experts4 add": {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 2880", "PADDED 2944", "BOXES 1", "WIDTH 2944", "LINE 1568", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 3", "PAIRS 8", "PICKS 2", "TOP 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts4_cuda.h"},
+	"mxfp4":              {"DTYPE BFloat16", "mxfp4.cc"},
 	"token_route":        {"COLUMNS 2048", "EXPERTS 128", "TOP 8", "NORM 1", "OFFSET 0", "OF_TOP 1", "OFTEN 0", "EDGE 1", "edges.h:kEdgesText", "token_route.cc"},
-	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
-	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
+	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "LINE 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
+	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "LINE 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
 	"window_attention":   {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
 }
 
@@ -85,7 +88,7 @@ template <typename T> T __ldcg(const T* p) { return *p; } template <typename T> 
 template <typename T> void __stcg(T*, T) {} template <typename T> void __stcs(T*, T) {}
 template <typename T> T atomicAdd(T* p, T) { return *p; } inline unsigned atomicInc(unsigned*, unsigned) { return 0; }
 template <typename T> T atomicMin(T* p, T) { return *p; } template <typename T> T atomicMax(T* p, T) { return *p; } template <typename T> T atomicExch(T* p, T) { return *p; }
-inline float __expf(float v) { return v; } inline float rsqrtf(float v) { return v; } inline float __fdividef(float a, float b) { return a / b; } inline float __frcp_rn(float v) { return v; }
+inline float __expf(float v) { return v; } inline float rsqrtf(float v) { return v; } inline float ldexpf(float v, int) { return v; } inline float __fdividef(float a, float b) { return a / b; } inline float __frcp_rn(float v) { return v; }
 inline float __fmul_rn(float a, float b) { return a * b; } inline float __fadd_rn(float a, float b) { return a + b; } inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; } inline float __fsqrt_rn(float a) { return a; } inline float __fmaf_rn(float a, float b, float c) { return a * b + c; }
 inline double __dmul_rn(double a, double b) { return a * b; } inline double __dadd_rn(double a, double b) { return a + b; }
