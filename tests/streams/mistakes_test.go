@@ -642,7 +642,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 func TestCheckStreams_FindsMistakes(t *testing.T) {
 	for _, d := range torchtest.Devices() {
 		made, found, reports := 0, 0, 0
-		for _, m := range slices.Concat(mistakes, earlyMistakes) {
+		for _, m := range slices.Concat(mistakes, earlyMistakes, tableMistakes) {
 			if m.onCUDA && !d.IsCUDA() {
 				continue
 			}
