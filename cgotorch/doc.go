@@ -10,7 +10,7 @@
 //   - an [Inference], and a Batcher of package serve
 //   - a Group of package distributed, for gradients
 //   - a Prefetcher and a Tensors of package prefetcher, for copies
-//   - a Cache and an Experts of package prefetcher/weights, for copies
+//   - a Cache and an Experts of package prefetcher/weights, for copies, and a Table for its passes
 //   - a JPEGDecoder of package images, on the threads of the pools that it serves
 //   - a Model of package text, for copies of tokens
 //

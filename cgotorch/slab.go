@@ -105,14 +105,14 @@ func View[T Element](s *HostSlab) []T {
 // It enqueues nothing. A CUDA device reads and writes the elements over the bus, some 50 GB/s on
 // PCI Express 5, and no copy is made. The slab must then be page-locked: see [HostSlab.Pin].
 //
-// The Do owns the tensor, and [Exec.Keep] keeps it. The memory is freed when the slab and all
-// tensors over it are closed: so close the slab when the work that uses it is done. Memory that was
-// given to [HostSlabOver] must live as long. The program reads or writes the memory itself only
-// while no work of a stream does the opposite: see [HostSlab.Touch].
+// The Do owns the tensor, and [Exec.Keep] keeps it.The memory is freed when the slab and all
+// tensors over it are closed. Close the last of them when the work that uses it is done. Memory
+// that was given to [HostSlabOver] must live as long. The program reads or writes the memory itself
+// only while no work of a stream does the opposite: see [HostSlab.Touch].
 //
-// Mapped fails with [ErrInvalidArgument] for a quantized dtype, for a slab of a file, for one that
-// is not page-locked, and for a tensor that does not lie in the slab. It fails with [ErrClosed]
-// after Close.
+// Mapped fails with [ErrInvalidArgument] for a quantized dtype, for a slab of a file,for one that
+// is not page-locked, for an offset inside an element, and for a tensor that does not lie in the
+// slab. It fails with [ErrClosed] after Close.
 func (s *HostSlab) Mapped(x *Exec, offset int, dtype DType, shape ...int64) *Tensor {
 	const op = "HostSlab.Mapped"
 	x.check(op)
@@ -200,9 +200,9 @@ func (s *HostSlab) Await(e *Event) error {
 	return nil
 }
 
-// Close frees the memory. Memory that was given to [HostSlabOver] is not freed: it is unlocked
-// and stays with its owner. Copies from and to the slab must be done before Close. A second Close
-// does nothing.
+// Close frees the memory, or if tensors of [HostSlab.Mapped] are left, the last of them does.
+// Memory that was given to [HostSlabOver] is not freed: it is unlocked and stays with its owner.
+// Copies from and to the slab must be done before Close. A second Close does nothing.
 func (s *HostSlab) Close() error {
 	if s == nil {
 		return nil

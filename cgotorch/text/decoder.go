@@ -26,6 +26,7 @@ type decoder struct {
 	frequencies [2][]*cgotorch.Tensor // of each rotation, in short sequences and in long ones
 
 	later []*linear // products whose weights become codes
+	packs []*pack   // experts whose weights have 4 bits
 
 	table  *weights.Table    // of experts in host memory, or nil
 	host   map[string][]byte // that memory, by the names of the files

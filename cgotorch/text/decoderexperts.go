@@ -21,6 +21,7 @@ type experts struct {
 
 	held   *weights.TableLayer // where gateUp and down lie in host memory; nil if they are on the device
 	number int                 // of the layer in the table
+	packed cgotorch.DType      // of the numbers that gateUp and down tell in codes of 4 bits, or 0
 }
 
 type expert struct {
@@ -35,19 +36,19 @@ func (p *pass) through(x *cgotorch.Exec, e *experts, in, wide *cgotorch.Tensor) 
 		return e.forward(x, in, wide, p.training)
 	}
 	copied := *e
-	matrices := p.experts.Experts(e.number)
+	matrices := p.experts.Experts(x, e.number)
 	copied.gateUp, copied.down, copied.gateUpParameter, copied.downParameter, copied.each = matrices[0], matrices[1], nil, nil, nil
 	out := copied.forward(x, in, wide, p.training)
-	p.experts.Done(e.number)
+	p.experts.Done(x)
 	return out
 }
 
-// fewPicks are computed from copies of their experts' weights, in products of fixed shapes.
+// fewPicks is the largest number of picks that fromCopies computes.
 const fewPicks = 16
 
 // forward maps `in` [rows, width] to the weighted sum of what the picked experts make of each row.
 // The router reads `wide`, the same rows before they are rounded to the dtype of the weights.
-// On CUDA many picks wait for the device if the dtype is not bfloat16.
+// On CUDA many picks wait for the device if the dtype is not bfloat16, or if experts have 4 bits.
 func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		weights, picks := e.route(x, wide)
@@ -56,7 +57,7 @@ func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training 
 		switch {
 		case x.Device().IsCUDA() && !training && (n == 1 || n*top <= fewPicks): // a step never waits
 			out = e.fromCopies(x, in, picks)
-		case in.DType() == cgotorch.BFloat16 && !training && groupable(e.gateUp) && groupable(e.down):
+		case in.DType() == cgotorch.BFloat16 && !training && e.packed == 0 && groupable(e.gateUp) && groupable(e.down):
 			out = e.grouped(x, in, picks)
 		default:
 			out = e.oneByOne(x, in, picks, training)
@@ -64,6 +65,14 @@ func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training 
 		out = x.View(out, n, top, int64(e.c.width))
 		return x.SumDim(x.Mul(out, x.Unsqueeze(weights, 2)), []int64{1}, cgotorch.SumOptions{})
 	})
+}
+
+// numbers returns the numbers of matrices, [..., rows, columns], also where they have 4 bits.
+func (e *experts) numbers(x *cgotorch.Exec, matrices *cgotorch.Tensor, columns int64) *cgotorch.Tensor {
+	if e.packed == 0 {
+		return matrices
+	}
+	return x.Call1("streamtorch::mxfp4_unpack", matrices, columns, e.packed)
 }
 
 // route returns the weights of the picked experts, [rows, top] in the wide dtype, and their
@@ -90,7 +99,7 @@ func (e *experts) fromCopies(x *cgotorch.Exec, in, picks *cgotorch.Tensor) *cgot
 	picks = x.Reshape(picks, -1)
 	column := x.Reshape(x.Expand(x.Unsqueeze(in, 1), n, top, width), n*top, width, 1)
 	product := func(weight, bias, column *cgotorch.Tensor) *cgotorch.Tensor {
-		out := x.Squeeze(x.BMM(x.IndexSelect(weight, 0, picks), column), 2)
+		out := x.Squeeze(x.BMM(e.numbers(x, x.IndexSelect(weight, 0, picks), column.Shape()[1]), column), 2)
 		if bias != nil {
 			out = x.Add(out, x.IndexSelect(bias, 0, picks))
 		}
@@ -158,17 +167,17 @@ func (e *experts) one(x *cgotorch.Exec, id int, in *cgotorch.Tensor, training bo
 		}
 		return x.Select(t, 0, id)
 	}
-	matrix := func(whole, parameter *cgotorch.Tensor) *cgotorch.Tensor {
+	matrix := func(whole, parameter *cgotorch.Tensor, columns int64) *cgotorch.Tensor {
 		if parameter == nil {
-			return row(whole)
+			return e.numbers(x, row(whole), columns)
 		}
 		return x.Transpose(row(parameter), 0, 1) // the same memory, and the parameter's gradient
 	}
-	inner := e.c.activate(x, x.Linear(in, matrix(e.gateUp, e.gateUpParameter), row(e.gateUpBias)))
-	return x.Linear(inner, matrix(e.down, e.downParameter), row(e.downBias))
+	inner := e.c.activate(x, x.Linear(in, matrix(e.gateUp, e.gateUpParameter, int64(e.c.width)), row(e.gateUpBias)))
+	return x.Linear(inner, matrix(e.down, e.downParameter, int64(e.c.experts.inner)), row(e.downBias))
 }
 
-// versionOfExperts counts the writes to experts in host memory.
+// versionOfExperts counts the operators that have written experts in host memory.
 func (d *decoder) versionOfExperts() (n int) {
 	if d.table == nil {
 		return 0
@@ -181,10 +190,16 @@ func (d *decoder) versionOfExperts() (n int) {
 	return n
 }
 
-// refreshSlots empties the slots if experts have changed since they were filled. It does not wait.
-func (d *decoder) refreshSlots(x *cgotorch.Exec) {
-	if now := d.versionOfExperts(); d.filled != now {
+// withSlots empties the slots if experts have changed since they were filled, or if an earlier
+// `run` has failed in its middle. It then calls run, which enqueues work that reads and fills
+// slots. It does not wait.
+func (d *decoder) withSlots(x *cgotorch.Exec, run func()) {
+	now := d.versionOfExperts()
+	if d.filled != now {
 		d.table.Forget(x)
-		d.filled = now
 	}
+	const unknown = -1
+	d.filled = unknown // if run fails, the table may tell of experts that no kernel has brought
+	run()
+	d.filled = now
 }

@@ -197,7 +197,15 @@ func (d *decoder) match(w weightSet) (map[string]source, error) {
 	for _, n := range d.Weights {
 		add(n.Name, n.Tensor.Shape())
 	}
-	for _, l := range d.later {
+	later := slices.Clone(d.later)
+	for _, p := range d.packs {
+		if p.one != nil {
+			later = append(later, p.one)
+		} else {
+			add(p.name, p.shape)
+		}
+	}
+	for _, l := range later {
 		for i, name := range l.names {
 			add(name, []int64{int64(l.rows[i]), int64(l.in)})
 		}

@@ -43,7 +43,8 @@ type KernelStats struct {
 
 	// Search is how long Open has looked for the fastest sizes of these kernels. It is 0 if the
 	// user's cache folder has the sizes, from an earlier Open of a model of these shapes on such a
-	// card. It is 0 for models below 256 MB, and below compute capability 9.0.
+	// card. It is 0 for models below 256 MB, below compute capability 9.0, and where the experts of
+	// five tokens have no room in the slots.
 	Search time.Duration
 }
 
@@ -188,11 +189,15 @@ func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer
 		if e.held != nil {
 			held = *e.held
 		}
+		var packed any
+		if e.packed != 0 {
+			packed = e.packed
+		}
 		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
-			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.Often)
+			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.LFU)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
-		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge)
-		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge)
+		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge, []int64{}, packed)
+		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge, []int64{}, packed)
 		return
 	}
 	if s.late != nil {

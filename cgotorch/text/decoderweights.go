@@ -50,6 +50,8 @@ type maker struct {
 
 	quantize bool      // the weights of layers' products are made later, one at a time
 	later    []*linear // these products
+	codes4   bool      // experts have weights of 4 bits
+	packs    []*pack   // these experts
 
 	table  *weights.Table    // of experts in host memory, or nil
 	host   map[string][]byte // that memory, by the names of the files
@@ -174,15 +176,19 @@ func (m *maker) experts(prefix string) *experts {
 		e.number, e.held, e.gateUp, e.down = m.sparse, &held, held.Experts[0], held.Experts[1]
 		m.sparse++
 	} else {
-		e.gateUp = m.empty(m.dtype, c.experts.count, 2*c.experts.inner, c.width)
-		e.down = m.empty(m.dtype, c.experts.count, c.width, c.experts.inner)
+		dtype, matrices := c.matrices(m.dtype, m.codes4)
+		e.gateUp = m.empty(dtype, c.experts.count, matrices[0][0], matrices[0][1])
+		e.down = m.empty(dtype, c.experts.count, matrices[1][0], matrices[1][1])
+	}
+	if m.codes4 {
+		m.pack(prefix, e)
+		return e
 	}
 	if !strings.Contains(n.expertDown, "%d") {
 		e.gateUpParameter, e.downParameter = m.x.Transpose(e.gateUp, 1, 2), m.x.Transpose(e.down, 1, 2)
 		m.add(prefix+n.expertGateUp[0], e.gateUpParameter)
 		m.add(prefix+n.expertDown, e.downParameter)
-		e.gateUpBias = m.tensor(prefix+n.expertGateUp[0]+"_bias", m.dtype, c.experts.count, 2*c.experts.inner)
-		e.downBias = m.tensor(prefix+n.expertDown+"_bias", m.dtype, c.experts.count, c.width)
+		m.expertBiases(prefix, e)
 		return e
 	}
 	for i := range c.experts.count {
@@ -199,8 +205,36 @@ func (m *maker) experts(prefix string) *experts {
 	return e
 }
 
-// expert adds a matrix of an expert to the named tensors. It is the i-th of its size in the layer's
-// memory of gate and up, or of down.
+// expertBiases makes the biases of the experts of a layer.
+func (m *maker) expertBiases(prefix string, e *experts) {
+	c, n := m.c, m.c.names
+	e.gateUpBias = m.tensor(prefix+n.expertGateUp[0]+"_bias", m.dtype, c.experts.count, 2*c.experts.inner)
+	e.downBias = m.tensor(prefix+n.expertDown+"_bias", m.dtype, c.experts.count, c.width)
+}
+
+// pack lets the experts of a layer get codes of 4 bits later, from where the files have them.
+func (m *maker) pack(prefix string, e *experts) {
+	c, n := m.c, m.c.names
+	e.packed = m.dtype
+	count, inner, width := int64(c.experts.count), int64(c.experts.inner), int64(c.width)
+	if !strings.Contains(n.expertDown, "%d") {
+		m.packs = append(m.packs, &pack{to: e.gateUp, name: prefix + n.expertGateUp[0], shape: []int64{count, width, 2 * inner}},
+			&pack{to: e.down, name: prefix + n.expertDown, shape: []int64{count, inner, width}})
+		m.expertBiases(prefix, e)
+		return
+	}
+	for i := range c.experts.count {
+		gateUp := &linear{in: c.width}
+		for _, name := range n.expertGateUp {
+			gateUp.names, gateUp.rows = append(gateUp.names, prefix+fmt.Sprintf(name, i)+".weight"), append(gateUp.rows, c.experts.inner)
+		}
+		down := &linear{names: []string{prefix + fmt.Sprintf(n.expertDown, i) + ".weight"}, rows: []int{c.width}, in: c.experts.inner}
+		m.packs = append(m.packs, &pack{to: e.gateUp, expert: i, one: gateUp}, &pack{to: e.down, expert: i, one: down})
+	}
+}
+
+// expert adds a matrix of an expert to the named tensors. `i` counts the matrices of this size in
+// the layer's memory of gate and up, or of down.
 func (m *maker) expert(name string, weight *cgotorch.Tensor, e *experts, matrix, i int) {
 	m.add(name, weight)
 	if e.held != nil {
@@ -251,6 +285,7 @@ func (m *maker) decoder() *decoder {
 		d.head = m.product("", []string{strings.TrimSuffix(headName, ".weight")}, m.c.width, false, m.c.vocab)
 	}
 	d.table, d.host = m.table, m.host
+	d.packs = m.packs
 	d.later, d.Weights, d.whole, d.kernelChoice = m.later, m.named, m.whole, m.kernelChoice
 	if d.notOwn == "" {
 		d.edge = "early"

@@ -53,14 +53,10 @@ func (m *Model) DType() cgotorch.DType { return m.d.dtype }
 // Passes reports whether prompts copy experts from host memory layer by layer.
 func (m *Model) Passes() bool { return m.d.passes }
 
-// Budget is Options.DeviceMemory.
-func (m *Model) Budget() int64 { return m.budget }
-
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {
 	c, size := m.d.c, float64(m.d.dtype.Size())
-	missing := float64(c.experts.count-slots) * c.eachExpert() * size
-	return int64(c.weights()*size+c.besides(m.d.dtype)-missing) + c.pageBytes(m.d.dtype)*int64(m.pages.all)
+	return int64(c.weights()*size+c.besides(m.d.dtype)+float64(slots)*c.eachExpert(m.d.dtype, m.quantize == "mxfp4")) + c.pageBytes(m.d.dtype)*int64(m.pages.all)
 }
 
 // OwnStream is that on which the model runs.
@@ -73,6 +69,8 @@ type (
 )
 
 var (
+	PackedBytes = packedBytes
+
 	Search     = search
 	ErrNoGraph = errNoGraph
 )

@@ -15,31 +15,32 @@ type expertRoom struct {
 }
 
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is, or than
-// `most`, if that is not 0. It returns the room that is left for experts.
-func (c *decoderConfig) fits(device cgotorch.Device, most int64, dtype cgotorch.DType, pages int, quantize bool) (room expertRoom, err error) {
-	if most < 0 {
-		return room, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", most, cgotorch.ErrInvalidArgument)
+// deviceMemory, if that is not 0. It returns the room that is left for experts.
+func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype cgotorch.DType, pages int, quantize string) (room expertRoom, err error) {
+	if deviceMemory < 0 {
+		return room, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", deviceMemory, cgotorch.ErrInvalidArgument)
 	}
 	memory, err := device.Memory()
 	if err != nil {
 		return room, err
 	}
 	const giga = 1e9
-	each, cache := c.eachExpert()*float64(dtype.Size()), float64(c.pageBytes(dtype))*float64(pages) // each: one expert of each layer
-	weights, count := c.weights()*float64(dtype.Size())+c.besides(dtype), float64(c.experts.count)
-	if quantize {
+	each, cache := c.eachExpert(dtype, quantize == "mxfp4"), float64(c.pageBytes(dtype))*float64(pages) // each: one expert of each layer
+	count := float64(c.experts.count)
+	weights := c.weights()*float64(dtype.Size()) + c.besides(dtype) + count*each
+	if quantize == "int8" || quantize == "fp8" {
 		weights -= c.products() * float64(dtype.Size()-1)
 		if c.tied {
 			weights += float64(c.vocab) * float64(c.width) // the codes of the head
 		}
 	}
-	if budget := float64(most); budget > 0 && weights+cache > budget {
+	if budget := float64(deviceMemory); budget > 0 && weights+cache > budget {
 		if each == 0 {
-			return room, fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: %w",
-				most, weights, dtype, cache, cgotorch.ErrOutOfMemory)
+			return room, fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: give %.0f or more, a smaller Context, or Quantize: %w",
+				deviceMemory, weights, dtype, cache, math.Ceil(weights+cache), cgotorch.ErrOutOfMemory)
 		}
 		dense := weights - count*each
-		if room, err = c.expertRoom(budget, dense, cache, each); err != nil {
+		if room, err = c.roomIn(budget, dense, cache, each); err != nil {
 			return room, err
 		}
 		weights = min(weights, budget-cache)
@@ -47,7 +48,7 @@ func (c *decoderConfig) fits(device cgotorch.Device, most int64, dtype cgotorch.
 	if free := float64(memory.Free); free > 0 && weights+cache > free {
 		hint := ""
 		if each > 0 {
-			hint = ", or with less DeviceMemory, which leaves experts in host memory"
+			hint = ", or with a DeviceMemory below what is free, which leaves experts in host memory"
 		}
 		return room, fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB of %v are free: open the model with a smaller Context or a narrower DType%s: %w",
 			weights/giga, dtype, cache/giga, free/giga, device, hint, cgotorch.ErrOutOfMemory)
@@ -55,9 +56,9 @@ func (c *decoderConfig) fits(device cgotorch.Device, most int64, dtype cgotorch.
 	return room, nil
 }
 
-// expertRoom returns the room for experts in a budget that has not room for all: `each` bytes for
-// one expert of each layer, besides those of the cache and of what else the model has.
-func (c *decoderConfig) expertRoom(budget, dense, cache, each float64) (room expertRoom, err error) {
+// roomIn divides what the dense weights and the cache leave of a budget. `each` is the bytes of one
+// expert in all layers. Passes get memory where that is at most a third of what is left.
+func (c *decoderConfig) roomIn(budget, dense, cache, each float64) (room expertRoom, err error) {
 	token := float64(c.experts.top) * each // the slots for the experts of one token
 	left := budget - dense - cache
 	if left < token {
@@ -75,16 +76,16 @@ func (c *decoderConfig) expertRoom(budget, dense, cache, each float64) (room exp
 // takesSlots fails if the kernels of a token do not take the model's experts. Only they use slots.
 func (c *decoderConfig) takesSlots(k kernelChoice) error {
 	reason := k.notOwn
-	if reason == "" && !(c.expertsByKernels() && k.ringed) {
-		reason = fmt.Sprintf("they take %d picks of %d experts of width %d on compute capability 90 alone", c.experts.top, c.experts.count, c.experts.inner)
-		if k.ringed {
-			reason = fmt.Sprintf("they do not take %d picks of %d experts of width %d", c.experts.top, c.experts.count, c.experts.inner)
-		}
-	}
-	if reason == "" {
+	switch {
+	case reason != "":
+	case !k.ringed:
+		reason = "for experts they need compute capability 9.0"
+	case !c.expertsByKernels() || c.names.afterFeed != "" || c.names.afterMix != "":
+		reason = fmt.Sprintf("they take up to 16 picks of 1024 experts of width 8192, with no norm behind them, and the model has %d picks of %d experts of width %d", c.experts.top, c.experts.count, c.experts.inner)
+	default:
 		return nil
 	}
-	return fmt.Errorf("text: experts in host memory need the kernels of a token, and %s: open the model without DeviceMemory: %w", reason, cgotorch.ErrInvalidArgument)
+	return fmt.Errorf("text: experts in host memory need the kernels of a token, and %s:open the model without DeviceMemory, or in bfloat16 if only its dtype is another: %w", reason, cgotorch.ErrInvalidArgument)
 }
 
 // besides returns at most how many bytes the model has besides the numbers of `weights`: norms,
@@ -97,9 +98,24 @@ func (c *decoderConfig) besides(dtype cgotorch.DType) float64 {
 	return float64(len(c.layers))*layer + float64(c.sparseLayers())*experts + float64(c.width+2*c.vocab)*wide
 }
 
-// eachExpert returns how many numbers the matrices of one expert of each layer have.
-func (c *decoderConfig) eachExpert() float64 {
-	return float64(c.sparseLayers()) * 3 * float64(c.experts.inner) * float64(c.width)
+// eachExpert returns the bytes of the matrices of one expert of each layer.
+func (c *decoderConfig) eachExpert(dtype cgotorch.DType, codes4 bool) float64 {
+	of, matrices := c.matrices(dtype, codes4)
+	n := 0.
+	for _, m := range matrices {
+		n += float64(m[0]) * float64(m[1]) * float64(of.Size())
+	}
+	return n * float64(c.sparseLayers())
+}
+
+// matrices returns the dtype of experts, and the rows and columns of their matrices: gate and up,
+// and down.
+func (c *decoderConfig) matrices(dtype cgotorch.DType, codes4 bool) (cgotorch.DType, [2][2]int) {
+	inner, width := c.experts.inner, c.width
+	if codes4 {
+		return cgotorch.Uint8, [2][2]int{{2 * inner, packedBytes(width)}, {width, packedBytes(inner)}}
+	}
+	return dtype, [2][2]int{{2 * inner, width}, {width, inner}}
 }
 
 // sparseLayers returns how many layers have experts.
@@ -113,21 +129,24 @@ func (c *decoderConfig) sparseLayers() (n int) {
 }
 
 // table returns the options of a table of all layers' experts.
-func (c *decoderConfig) table(dtype cgotorch.DType, room expertRoom) weights.TableOptions {
-	inner, width := int64(c.experts.inner), int64(c.width)
-	return weights.TableOptions{
-		Layers: c.sparseLayers(), Experts: c.experts.count, Matrices: [][2]int64{{2 * inner, width}, {width, inner}}, DType: dtype, Slots: room.slots, Passes: room.passes,
+func (c *decoderConfig) table(dtype cgotorch.DType, codes4 bool, room expertRoom) weights.TableOptions {
+	o := weights.TableOptions{Layers: c.sparseLayers(), Experts: c.experts.count, Slots: room.slots, Passes: room.passes}
+	var matrices [2][2]int
+	o.DType, matrices = c.matrices(dtype, codes4)
+	for _, m := range matrices {
+		o.Matrices = append(o.Matrices, [2]int64{int64(m[0]), int64(m[1])})
 	}
+	return o
 }
 
-// weights returns about how many numbers the weights have, norms and biases left out. It is no
-// integer, because a hostile config.json may ask for more than one holds.
+// weights returns about how many numbers the weights have, experts, norms and biases left out. It
+// is no integer, because a hostile config.json may ask for more than one holds.
 func (c *decoderConfig) weights() float64 {
 	routers := float64(c.sparseLayers()) * float64(c.experts.count) * float64(c.width)
-	return c.products() + float64(c.vocab)*float64(c.width) + float64(c.experts.count)*c.eachExpert() + routers
+	return c.products() + float64(c.vocab)*float64(c.width) + routers
 }
 
-// products returns how many of them are those of products that Options.Quantize makes narrow.
+// products returns how many numbers the weights have that int8 and fp8 make narrow.
 func (c *decoderConfig) products() (n float64) {
 	width := float64(c.width)
 	for _, l := range c.layers {
@@ -148,7 +167,7 @@ func (m *Model) Memory() (weights, cache int64) {
 	for _, t := range m.d.whole {
 		weights += t.Numel() * int64(t.DType().Size())
 	}
-	return weights + m.table.Device(), m.pages.bytes()
+	return weights + m.table.DeviceBytes(), m.pages.bytes()
 }
 
 // ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left

@@ -254,11 +254,13 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 // prompt runs tokens, Int64 [n], through the layers, from a position on. It returns the logits [1,
 // vocab] of the token after the last of them, if `last` is set.
 func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, blocks []int, last bool) *cgotorch.Tensor {
-	l.d.refreshSlots(x)
-	return x.Tidy(func() *cgotorch.Tensor {
+	return x.Tidy(func() (logits *cgotorch.Tensor) {
 		n := int(tokens.Numel())
-		p := l.cachedPass(x, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks)
-		hidden := l.d.hidden(x, p, tokens)
+		var hidden *cgotorch.Tensor
+		l.d.withSlots(x, func() {
+			p := l.cachedPass(x, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks)
+			hidden = l.d.hidden(x, p, tokens)
+		})
 		if !last {
 			return nil
 		}
@@ -287,7 +289,6 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		}
 		l.sample(x, f, logits, in[len(l.spans)])
 	})
-	l.d.refreshSlots(x)
 	var in []*cgotorch.Tensor
 	for i, n := range blocks {
 		in = append(in, x.Narrow(l.spans[i].table, 2, 0, n))
@@ -295,7 +296,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	if !f.mask {
 		in = append(in, l.results.next(x))
 	}
-	step.Run(x, in...)
+	l.d.withSlots(x, func() { step.Run(x, in...) })
 }
 
 // sampleMasked samples from the logits that layers has left.

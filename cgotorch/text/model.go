@@ -34,15 +34,21 @@ type Options struct {
 
 	// Quantize makes the weights of products narrow when they are loaded: "int8", or "fp8" (e4m3),
 	// each with a scale for a row. A token then reads about half the bytes. Embeddings, norms,
-	// routers and experts stay as they are. [Model.QuantizationError] tells what that changes. Open
-	// needs no memory for the wide weights of more than one product. Such a model is neither saved
-	// nor trained.
+	// routers and experts stay as they are. "mxfp4" is for experts alone, which then have 4 bits,
+	// and a power of two for each 32 columns: those of gpt_oss as they are published, and others
+	// rounded. [Model.QuantizationError] tells what that changes. Open needs no memory for the wide
+	// weights of more than one product. Such a model is neither saved nor trained.
 	Quantize string
 
-	// DeviceMemory is the number of bytes that weights and cache may take on the device. 0 means as
-	// many as they need. A mixture of experts needs less: experts lie in host memory, and the
-	// device has slots for those that tokens pick most. A token then takes the time of what is
-	// missing at the bus's speed: see [weights.Table]. Such a model is not trained.
+	// DeviceMemory bounds the bytes of weights and cache on the device. 0 means no bound. If the
+	// experts of a mixture do not all fit, all of them lie in page-locked host memory, and the
+	// device keeps those that tokens have picked last: see [weights.Table]. Such a model is not
+	// trained.
+	//
+	// On CUDA this needs compute capability 9.0, and bfloat16 or float16. Open fails with
+	// [cgotorch.ErrInvalidArgument] if the kernels do not take the model. It fails with
+	// [cgotorch.ErrOutOfMemory], and says how much is needed, if the rest does not fit. On the CPU
+	// this shows the sizes alone: tokens do not use the slots, and all counts stay 0.
 	DeviceMemory int64
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
@@ -73,7 +79,6 @@ type Model struct {
 	closed       atomic.Bool
 	context      int
 	quantize     string
-	budget       int64   // Options.DeviceMemory
 	narrowed     float64 // the relative error of quantize
 	searched     time.Duration
 	table        *weights.Table // of experts in host memory, or nil
@@ -101,8 +106,8 @@ type Model struct {
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
 // anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
-	if !slices.Contains([]string{"", "int8", "fp8"}, o.Quantize) {
-		return nil, fmt.Errorf("text: Quantize is %q, want \"\", int8 or fp8: %w", o.Quantize, cgotorch.ErrInvalidArgument)
+	if !slices.Contains([]string{"", "int8", "fp8", "mxfp4"}, o.Quantize) {
+		return nil, fmt.Errorf("text: Quantize is %q, want \"\", int8, fp8 or mxfp4: %w", o.Quantize, cgotorch.ErrInvalidArgument)
 	}
 	folder, err := o.find(folder)
 	if err != nil {
@@ -133,7 +138,7 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	if err := o.bound(c); err != nil {
 		return nil, err
 	}
-	m.context, m.quantize, m.budget = o.Context, o.Quantize, o.DeviceMemory
+	m.context, m.quantize = o.Context, o.Quantize
 	if m.stream == nil {
 		m.own = true
 		if m.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text"}); err != nil {
@@ -246,14 +251,20 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 
 // tensors makes the tensors, whose values are undefined.
 func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error {
-	kernels, err := c.kernels(m.stream.Device(), dtype, o.Quantize != "")
+	codes4, codes8 := o.Quantize == "mxfp4", o.Quantize == "int8" || o.Quantize == "fp8"
+	if codes4 {
+		if err := c.takesCodes4(); err != nil {
+			return err
+		}
+	}
+	kernels, err := c.kernels(m.stream.Device(), dtype, codes8)
 	if err != nil {
 		return err
 	}
 	part := promptPart(kernels.flash)
 	spans := c.spans(m.context, part)
 	pages := pagesFor(spans, o.CacheTokens, m.context)
-	room, err := c.fits(m.stream.Device(), o.DeviceMemory, dtype, pages, o.Quantize != "")
+	room, err := c.fits(m.stream.Device(), o.DeviceMemory, dtype, pages, o.Quantize)
 	if err == nil && room.slots > 0 && m.stream.Device().IsCUDA() {
 		err = c.takesSlots(kernels)
 	}
@@ -263,11 +274,11 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 	return m.stream.Do(func(x *cgotorch.Exec) (err error) {
 		x = plain(x)
 		if room.slots > 0 {
-			if m.table, err = weights.NewTable(x, c.table(dtype, room)); err != nil {
+			if m.table, err = weights.NewTable(x, c.table(dtype, codes4, room)); err != nil {
 				return err
 			}
 		}
-		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: o.Quantize != "", table: m.table}
+		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: codes8, codes4: codes4, table: m.table}
 		m.d = mk.decoder()
 		m.d.passes = room.passes
 		mk.keep()
@@ -312,7 +323,7 @@ func (m *Model) fill(o Options, files weightSet) (err error) {
 		return err
 	}
 	if err = some(m.d.Weights); err == nil && o.Quantize != "" {
-		m.narrowed, err = m.d.quantize(m.stream, o.Quantize, some)
+		m.narrowed, err = m.d.narrow(m.stream, o, sources, some)
 	}
 	if err == nil && merged != nil {
 		err = merged.rest()
@@ -326,7 +337,8 @@ func (m *Model) fill(o Options, files weightSet) (err error) {
 // Forward maps ids, Int64 [batch, n], to logits [batch, n, vocabulary] in float32, or in float64
 // for a model of float64. Each row of ids is a whole sequence. Autograd records the pass if x
 // records: see [cgotorch.Exec.NoGrad]. Forward does not use the cache. It waits for the device if
-// the model has experts. An id that is no token fails on the CPU, and loses a CUDA device.
+// the model has experts, and reads those in host memory over the bus. An id that is no token fails
+// on the CPU, and loses a CUDA device.
 func (m *Model) Forward(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Model.Forward"
 	wantIDs(x, where, ids, nil)

@@ -327,6 +327,8 @@ func TestOpen_MXFP4(t *testing.T) {
 		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(strings.Replace(string(whole), "{", `{"quantization_config": {"quant_method": "mxfp4"},`, 1)), 0o644))
 		m, err := text.Open(torchtest.Device(), folder, text.Options{DType: cgotorch.Float32})
 		if what != "" {
+			_, err2 := text.Open(torchtest.Device(), folder, text.Options{DType: cgotorch.Float32, Quantize: "mxfp4"})
+			torchtest.WantError(t, err2, cgotorch.ErrInvalidArgument, what)
 			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), what) {
 				t.Errorf("got %v, want an error with %q", err, what)
 			}
@@ -341,7 +343,13 @@ func TestOpen_MXFP4(t *testing.T) {
 			}
 			return nil
 		}))
+		logits := logitsOf(t, m)
 		must.Do(t, m.Close())
+		kept := must.Get(text.Open(torchtest.Device(), folder, text.Options{DType: cgotorch.Float32, Quantize: "mxfp4"}))(t) // the codes stay
+		if d := distance(logitsOf(t, kept), logits); !(d < 1e-5) || kept.QuantizationError() != 0 {
+			t.Errorf("with the codes of the files the logits are %v away, and QuantizationError is %v", d, kept.QuantizationError())
+		}
+		must.Do(t, kept.Close())
 	}
 }
 

@@ -90,15 +90,32 @@ func (c *codes) weight(x *cgotorch.Exec, dtype cgotorch.DType) *cgotorch.Tensor 
 	return x.MulInPlace(x.To(numbers, dtype), x.Unsqueeze(c.scale, 1))
 }
 
-// quantize makes the weights of d.later, one product at a time, and replaces each by codes. `fill`
-// gives weights their values. quantize returns the relative error of all: the root of the squares
-// of what the codes change over those of the weights. It waits for the device.
-func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named) error) (float64, error) {
+// narrow gives weights the form of Options.Quantize. `fill` gives tensors the weights that the
+// files or the seed tell. narrow returns the relative error of all: the root of the squares of what
+// the codes change over those of the weights. It waits for the device.
+func (d *decoder) narrow(s *cgotorch.Stream, o Options, sources map[string]source, fill func([]nn.Named) error) (float64, error) {
 	var squares *cgotorch.Tensor
 	if err := s.Do(func(x *cgotorch.Exec) error { squares = x.Keep(x.Zeros(cgotorch.Float64, 2)); return nil }); err != nil {
 		return 0, err
 	}
 	defer squares.Close()
+	err := d.pack(s, o, sources, squares, fill)
+	if err == nil && o.Quantize != "mxfp4" {
+		err = d.quantize(s, o.Quantize, squares, fill)
+	}
+	if err != nil {
+		return 0, err
+	}
+	var sums []float64
+	if err := s.Do(func(x *cgotorch.Exec) error { sums = cgotorch.ToSlice[float64](x, squares); return nil }); err != nil {
+		return 0, err
+	}
+	return math.Sqrt(sums[0] / max(sums[1], math.SmallestNonzeroFloat64)), nil
+}
+
+// quantize makes the weights of d.later, one product at a time, and replaces each by codes. It adds
+// what changes to squares, as newCodes does.
+func (d *decoder) quantize(s *cgotorch.Stream, form string, squares *cgotorch.Tensor, fill func([]nn.Named) error) error {
 	for _, l := range d.later {
 		m := &maker{c: d.c, dtype: d.dtype}
 		err := s.Do(func(x *cgotorch.Exec) error {
@@ -122,20 +139,16 @@ func (d *decoder) quantize(s *cgotorch.Stream, form string, fill func([]nn.Named
 		err = errors.Join(err, l.weight.Close())
 		l.weight, l.parts = nil, nil
 		if err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if d.head.weight == d.embed { // the embedding stays
 		if err := d.encode(s, form, d.head, d.embed, squares); err != nil {
-			return 0, err
+			return err
 		}
 		d.head.weight = nil
 	}
-	var sums []float64
-	if err := s.Do(func(x *cgotorch.Exec) error { sums = cgotorch.ToSlice[float64](x, squares); return nil }); err != nil {
-		return 0, err
-	}
-	return math.Sqrt(sums[0] / max(sums[1], math.SmallestNonzeroFloat64)), nil
+	return nil
 }
 
 // encode gives a product the codes of its weight.

@@ -213,6 +213,10 @@ func (s *quantizedSource) convertExperts(x *cgotorch.Exec, to *cgotorch.Tensor) 
 		values := cgotorch.FromSlice(x, []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, negative, -0.5, -1, -1.5, -2, -3, -4, -6}, 16)
 		for i := range int(s.experts) {
 			x.Tidy(func() *cgotorch.Tensor {
+				if to.DType() == cgotorch.Uint8 { // the codes stay
+					one := x.View(x.Select(codes, 0, i), s.rows, -1, 16)
+					return x.CopyInPlace(x.Select(to, 0, i), x.Call1("streamtorch::mxfp4_pack", one, x.Select(scales, 0, i)))
+				}
 				bytes := x.To(x.Select(codes, 0, i), cgotorch.Int32)
 				both := x.Stack([]*cgotorch.Tensor{x.BitwiseAndScalar(bytes, 15), call(x, "aten::bitwise_right_shift.Tensor_Scalar", bytes, 4)}, -1)
 				weights := x.View(x.IndexSelect(values, 0, x.Reshape(both, -1)), s.rows, -1, int64(s.group))

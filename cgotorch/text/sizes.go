@@ -201,14 +201,14 @@ func (m *Model) shapes() string {
 
 // choose gives the products of a token their sizes: those that are stored, or else those that a
 // search finds. It waits for the device. The weights must have values. It does nothing for models
-// that are small, and for those without the ring.
+// that are small, for those without the ring, and for those with few slots for experts.
 func (m *Model) choose() error {
 	weights, _ := m.Memory()
 	if !m.d.ringed || weights < leastBytes {
 		return nil
 	}
 	if slots := m.d.slots(); slots > 0 && slots < timedTokens*m.d.c.experts.top {
-		return nil // the experts of the tokens that are timed do not have room, and their copies are all that is timed
+		return nil // the slots are too few for the experts of the timed tokens, so only copies would be timed
 	}
 	s := &storedSizes{Model: m.shapes(), Device: ct.DeviceName(inside.Core.Device(m.stream.Device())), Library: library.Key()}
 	if !s.read() {

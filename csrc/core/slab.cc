@@ -152,7 +152,7 @@ ct_status* ct_slab_tensor(ct_exec x, ct_slab* slab, int64_t offset, int32_t dtyp
     if (s.read_only) throw ct::Failure(CT_INVALID_ARGUMENT, "the slab is a mapped file, which a tensor could write: copy it into a slab of memory");
     const c10::Device device = x.stream->device;
     if (device.is_cuda() && !s.pinned) throw ct::Failure(CT_INVALID_ARGUMENT, "the slab is not page-locked, so a CUDA device cannot reach it: call Pin");
-    ++s.users;
+    ++s.users;  // the deleter also runs if no tensor can be made
     at::Tensor tensor = at::for_blob(static_cast<char*>(s.data) + offset, sizes)
                             .deleter([slab](void*) { ct_slab_free(slab); })
                             .options(at::TensorOptions().dtype(type).device(device))

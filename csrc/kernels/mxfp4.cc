@@ -6,7 +6,8 @@
 //   packed  [..., bytes] uint8: rows of segments: mxfp4.h
 //
 // mxfp4_pack takes codes and scales of whole rows. mxfp4_unpack gives [..., columns] in a floating
-// dtype, which for bfloat16 and float32 is exact, unless a number is too small for it.
+// dtype, which for bfloat16 and float32 is exact, unless a number is too small for it. For float64
+// on CUDA it waits for the device.
 #include "kernels/mxfp4.h"
 
 #include <ATen/core/Tensor.h>

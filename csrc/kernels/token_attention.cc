@@ -188,9 +188,9 @@ struct Layout {
   int64_t share;      // tiles for which a key head gets one cluster more
 };
 
-// Returns for how many tiles a key head gets another cluster: for 256 keys of 128 elements in each
-// block. Another cluster costs a merge through memory. Where the first ones take all
-// multiprocessors, it gains little.
+// Returns how many tiles one cluster of a key head takes before another one is added. Each block
+// then has 256 keys of 128 elements, or 1024 where another cluster finds no idle multiprocessor.
+// Another cluster costs a merge through memory.
 int64_t share_of(const CudaChip& chip, int cluster, int64_t head, int64_t key_heads) {
   const bool idle = cluster == 1 || 2 * cluster * key_heads <= chip.multiprocessors;
   return std::max<int64_t>(cluster * (idle ? 16 : 64) * 128 / head, 1);
@@ -220,8 +220,8 @@ Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_
   // Two blocks beside each other hide each other's waits.
   const int beside = room_for(2) >= 3 ? 2 : 1;
   made.splits = std::clamp<int64_t>((tiles + made.share - 1) / made.share, 1, std::max<int64_t>(beside * chip.multiprocessors / (made.cluster * key_heads), 1));
-  // A block with a small ring begins beside those of the product before. With many tiles a warp, the
-  // memory's speed counts for more.
+  // A block with a small ring begins beside those of the product before. With many tiles a warp,
+  // the memory's speed counts for more.
   const bool few = tiles <= 6 * made.warps * made.cluster * made.splits;
   made.stages = std::min(room_for(beside), few ? 2 : 4);
   return made;

@@ -1,5 +1,6 @@
-// The CUDA text of a ring of boxes in shared memory, for the kernels of token_linear.cc that copy
-// their weights by TMA, cp.async.bulk.tensor. It needs compute capability 9.0.
+// The CUDA text of a ring of boxes in shared memory, for the kernels of token_linear.cc and of
+// token_experts.cc that copy their weights by TMA, cp.async.bulk.tensor. It needs compute
+// capability 9.0.
 //
 // A group is PAIRS pairs of rows. A box is WIDTH columns of each of its rows, and lies in shared
 // memory as [matrix][row][WIDTH]. A row has BOXES of them, whole lines of 128 bytes, which are

@@ -4,22 +4,22 @@
 //   weight   [experts, columns] float32
 //   bias     [experts] float32
 //   norm     [columns] float32: an RMS norm of the input, whose weight with `offset` is 1 + norm
-//   arrived  [1 or more] int32: the first one is zero before and after
+//   arrived  [1 or more] int32: the first one counts blocks, and is 0 before and after
 //   table    [experts + 2 * slots + 1] int32, or none: see below
 //   counts   [2] int64, with a table: how many picks were in a slot, and how many were not
 //
 // The scores are norm(input) @ weight^T + bias, in float32. The results are the `top` largest, the
 // largest first, and their shares, float32 [top]: the softmax of all scores, or with `of_top` that
-// of the top ones. Of equal scores the one with the smaller number comes first. A NaN counts as the
-// largest.
+// of the top ones. Of equal scores the first one comes first. A NaN counts as the largest.
 //
 // A pick is four int32, [top, 4]: where the expert is to be found among the slots, or without a
 // table among the experts; -1, or the expert if it is still to be copied into the slot; the expert;
 // and 0. The table has the slot of each expert, or -1; the expert of each slot, or -1; when each
-// slot was last picked; and the time, which is increased by one. A pick that has no slot takes the
-// one that was picked longest ago, or with `often` the one that was picked least often, of those
-// that this token does not use. There are at least `top` slots. On the CPU, LibTorch's operators
-// find the scores.
+// slot was last picked, or with `often` how many times; and the time, which grows by one. A pick
+// without a slot takes the one of at least `top` that was picked longest ago, or least often, and
+// that this token does not use. The table then tells of experts that are still to be copied: so
+// token_experts runs with these picks for every matrix of the layer, on the same stream, before the
+// next token_route. On the CPU, LibTorch's operators find the scores.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>

@@ -100,7 +100,7 @@ func Example_textExperts() {
 	defer m.Close()
 	stats, err := m.ExpertStats()
 	cgotorch.Check(err)
-	fmt.Printf("%d kB of experts in host memory, %d kB for them on the device\n", stats.Host/1000, stats.Device/1000)
+	fmt.Printf("%d kB of experts in host memory, %d kB for them on the device\n", stats.HostBytes/1000, stats.DeviceBytes/1000)
 	// end: experts
 
 	// Output:

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "93bfc808feefb36dab1ea9f5a1243593fd98b9e7215276dbcf6842f120dd4616"
+const Source = "5867aae5cce70e6316dcb7646397bb183935cd009f3d4b14c44865d545c6e660"

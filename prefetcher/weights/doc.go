@@ -17,11 +17,13 @@
 //		layer.Release(x)
 //	}
 //
-// [Experts] is for a mixture of experts. There only the device finds out which units come next.
-// [Table] is for it, too, and faster: the device itself decides which experts are in slots, and
-// reads the others over the bus. Package text decodes with it. [Offload] keeps the state of an
-// optimizer in host memory and steps the optimizer unit by unit. examples/switch is a model that
-// works with [Experts].
+// [Experts] is for a mixture of experts. There only the device finds out which units come next. It
+// works with every operator, in training too. [Table] is for the tokens of a decoder: the device
+// itself decides which experts are in slots, and reads the others over the bus. It needs weights of
+// 16 or 4 bits, and on CUDA compute capability 9.0. Package text decodes with it.
+//
+// [Offload] keeps the state of an optimizer in host memory and steps the optimizer unit by unit.
+// examples/switch is a model that works with [Experts].
 //
 // # The one rule
 //

@@ -79,13 +79,13 @@ func ExampleTable() {
 		arrived, top := x.Zeros(cgotorch.Int32, 1), 2
 		for _, token := range [][]float32{{3, 2, 1, 0, 0, 0, 0, 0}, {0, 3, 2, 1, 0, 0, 0, 0}} {
 			in := cgotorch.FromSlice(x, token, 1, width)
-			route := x.Call("streamtorch::token_route", in, router, nil, nil, 0.0, false, top, true, arrived, "early", layer.Places, layer.Counts, layer.Often)
+			route := x.Call("streamtorch::token_route", in, router, nil, nil, 0.0, false, top, true, arrived, "early", layer.Places, layer.Counts, layer.LFU)
 			picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
 			inside := x.Call1("streamtorch::token_experts", in, layer.Experts[0], picks, layer.Slots[0])
 			x.Call1("streamtorch::token_experts", inside, layer.Experts[1], picks, layer.Slots[1], shares, nil, nil, 0.0, false, "add", in)
 		}
 		stats := table.Stats(x)
-		fmt.Println(stats.Hits, "hit,", stats.Misses, "misses,", stats.Bytes, "bytes over the bus")
+		fmt.Println(stats.Hits, "hit,", stats.Misses, "misses,", stats.BusBytes, "bytes over the bus")
 		return nil
 	})
 	if err != nil {

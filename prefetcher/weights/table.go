@@ -24,11 +24,13 @@ import (
 // The host takes no part, so a token of all layers can be one CUDA graph. A token takes the time of
 // its missing bytes at the bus's speed, and the time that it takes with all experts on the device.
 // The kernels: csrc/kernels/token_route.cc and token_experts.cc. Both give the bits of a model
-// whose experts are all on the device.
+// whose experts are all on the device. Places has, as Int32: the slot of each expert or -1, the
+// expert of each slot or -1, the time of each slot's last use or the number of its uses, and the
+// number of tokens so far. Among equal slots the first one is given up, and an expert that comes
+// back begins with one use. After 2^31 tokens the times wrap: then Forget helps.
 //
-// Places has, as Int32: the slot of each expert or -1, the expert of each slot or -1, the time of
-// each slot's last use or the number of its uses, and the number of tokens so far. After 2^31
-// tokens these numbers wrap, and some slots are given up too early.
+// token_route notes that an expert is in its slot before token_experts has filled it. So both run
+// for each layer of a token, on one stream. If something fails between them, Forget comes first.
 
 // Table keeps the experts of a model in host memory, page-locked, and some of them in slots on a
 // device. The device decides which: Note [Table of slots]. On the CPU a table works too, and saves
@@ -36,13 +38,12 @@ import (
 type Table struct {
 	o       TableOptions
 	layers  []TableLayer
-	slabs   []*cgotorch.HostSlab
-	places  *cgotorch.Tensor // Int32 [layers, n], of which the layers have rows
-	counts  *cgotorch.Tensor // Int64 [layers, 2]
-	empty   *cgotorch.Tensor // Int32 [n]: places without experts
-	stages  [stages]stage    // of passes
-	stream  *cgotorch.Stream // that copies into them, or nil
-	passing atomic.Bool      // a pass runs
+	places  *cgotorch.Tensor    // Int32 [layers, n], of which the layers have rows
+	counts  *cgotorch.Tensor    // Int64 [layers, 2]
+	empty   *cgotorch.Tensor    // Int32 [n]: places without experts
+	stages  [layersInPass]stage // of passes
+	stream  *cgotorch.Stream    // that copies into them, or nil
+	passing atomic.Bool         // a pass runs
 }
 
 // TableOptions are the options of [NewTable].
@@ -50,31 +51,34 @@ type TableOptions struct {
 	Layers   int            // that have experts
 	Experts  int            // of a layer
 	Matrices [][2]int64     // the rows and the columns of each matrix of an expert
-	DType    cgotorch.DType // of all matrices
-	Slots    int            // of a layer, at least one for each expert that a token picks
+	DType    cgotorch.DType // of all matrices; Uint8 for rows that mxfp4_pack makes
+	Slots    int            // of a layer, at least one for each expert that a token picks: token_route checks it
 	Policy   Policy         // LRU or LFU
 	Passes   bool           // the device has memory for [Table.Pass] too: all experts of two layers
 }
 
-// TableLayer has the memory of a layer's experts. The table owns it.
+// TableLayer has the memory of a layer's experts. The table owns it. Experts, Slots and Memory have
+// one element for each of TableOptions.Matrices.
 type TableLayer struct {
 	// Experts are the matrices of all experts, [experts, rows, columns]. They lie in host memory.
 	// Work of the device reads and writes them over the bus.
 	Experts []*cgotorch.Tensor
-	Slots   []*cgotorch.Tensor   // [slots, rows, columns], on the device
-	Places  *cgotorch.Tensor     // Int32: what is in the slots
-	Often   bool                 // the policy is LFU
-	Counts  *cgotorch.Tensor     // Int64 [2]: experts that were in a slot, and those that were not
-	Memory  []*cgotorch.HostSlab // of Experts, for a program that writes them itself, before work reads them
+	// Memory is the host memory of Experts. A program that writes it calls Touch before, and
+	// [Table.Forget] after.
+	Memory []*cgotorch.HostSlab
+	Slots  []*cgotorch.Tensor // [slots, rows, columns], on the device
+	Places *cgotorch.Tensor   // Int32: what is in the slots, as token_route has it
+	Counts *cgotorch.Tensor   // Int64 [2]: picks of experts that were in a slot, and of those that were not
+	LFU    bool               // `often` of token_route
 }
 
 // TableStats holds counts since the table was made.
 type TableStats struct {
-	Hits   int64 // picks of experts that were in a slot
-	Misses int64 // picks of experts that came over the bus
-	Bytes  int64 // that came over the bus, but not those of passes
-	Host   int64 // bytes in host memory
-	Device int64 // bytes on the device: of slots, and for passes
+	Hits        int64 // picks of experts that were in a slot
+	Misses      int64 // picks of experts that came over the bus
+	BusBytes    int64 // that came over the bus for these picks
+	HostBytes   int64 // in host memory
+	DeviceBytes int64 // on the device: of slots, and for passes
 }
 
 // expert returns the bytes of an expert.
@@ -85,6 +89,9 @@ func (o TableOptions) expert() int64 {
 	}
 	return n
 }
+
+// places returns how many numbers the Places of a layer have.
+func (o TableOptions) places() int { return o.Experts + 2*o.Slots + 1 }
 
 // host returns the bytes of all experts. It is no integer, because hostile options may ask for more
 // than one holds.
@@ -103,9 +110,9 @@ func (o TableOptions) check() error {
 	}
 	switch {
 	case o.Layers < 1 || o.Experts < 1 || len(o.Matrices) == 0 || least < 1:
-		return fmt.Errorf("weights: a table of %d layers of %d experts with the matrices %v: %w", o.Layers, o.Experts, o.Matrices, ErrInvalidOptions)
-	case !o.DType.IsFloat():
-		return fmt.Errorf("weights: a table of %v, want a floating dtype: %w", o.DType, ErrInvalidOptions)
+		return fmt.Errorf("weights: a table of %d layers of %d expertswith the matrices %v, want 1 or more of each: %w", o.Layers, o.Experts, o.Matrices, ErrInvalidOptions)
+	case !o.DType.IsFloat() && o.DType != cgotorch.Uint8:
+		return fmt.Errorf("weights: a table of %v, want a floating dtype, or uint8 for codes of 4 bits: %w", o.DType, ErrInvalidOptions)
 	case o.Slots < 1 || o.Slots > o.Experts:
 		return fmt.Errorf("weights: a table of %d slots, want 1 to the number of experts, %d: %w", o.Slots, o.Experts, ErrInvalidOptions)
 	case o.Policy != LRU && o.Policy != LFU:
@@ -117,7 +124,8 @@ func (o TableOptions) check() error {
 // NewTable makes a table on x's device. All experts are 0, and no slot has one. It enqueues work on
 // x's stream, and waits for the system to page-lock the host memory: about 0.2 s for each GB. The
 // caller closes the table. NewTable fails with [ErrInvalidOptions] for options that are not valid,
-// and with [cgotorch.ErrOutOfMemory] if the host or the device has too little memory.
+// and with [cgotorch.ErrOutOfMemory] if the host has too little memory. If the device has too
+// little, the Do fails.
 func NewTable(x *cgotorch.Exec, o TableOptions) (*Table, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -139,7 +147,7 @@ func NewTable(x *cgotorch.Exec, o TableOptions) (*Table, error) {
 	t.places = x.Keep(x.Zeros(cgotorch.Int32, int64(o.Layers), int64(len(first))))
 	t.counts = x.Keep(x.Zeros(cgotorch.Int64, int64(o.Layers), 2))
 	for i := range o.Layers {
-		t.layers = append(t.layers, TableLayer{Often: o.Policy == LFU, Places: x.Keep(x.Select(t.places, 0, i)), Counts: x.Keep(x.Select(t.counts, 0, i))})
+		t.layers = append(t.layers, TableLayer{LFU: o.Policy == LFU, Places: x.Keep(x.Select(t.places, 0, i)), Counts: x.Keep(x.Select(t.counts, 0, i))})
 		for _, m := range o.Matrices {
 			if err := t.add(x, &t.layers[i], m); err != nil {
 				return nil, err
@@ -162,9 +170,8 @@ func (t *Table) add(x *cgotorch.Exec, l *TableLayer, matrix [2]int64) error {
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	t.slabs = append(t.slabs, slab)
 	l.Memory = append(l.Memory, slab)
-	takePages(slab.Bytes()) // by all cores, and by one while the memory is locked
+	takePages(slab.Bytes()) // by all cores: Pin alone would do so on one
 	if x.Device().IsCUDA() {
 		if err := slab.Pin(); err != nil {
 			return fmt.Errorf("weights: %w", err)
@@ -185,15 +192,15 @@ func (t *Table) Forget(x *cgotorch.Exec) {
 	x.CopyInPlace(t.places, x.Expand(t.empty, int64(t.o.Layers), -1))
 }
 
-// Device returns the bytes that the table takes on its device: those of slots, and those for
-// passes.
-func (t *Table) Device() int64 {
+// DeviceBytes returns the bytes that the table takes on its device: those of slots, and those for
+// passes. A nil table has none.
+func (t *Table) DeviceBytes() int64 {
 	if t == nil {
 		return 0
 	}
 	n := int64(t.o.Layers) * int64(t.o.Slots)
 	if t.o.Passes {
-		n += stages * int64(t.o.Experts)
+		n += layersInPass * int64(t.o.Experts)
 	}
 	return n * t.o.expert()
 }
@@ -208,11 +215,12 @@ func (t *Table) Stats(x *cgotorch.Exec) TableStats {
 			s.Misses += n
 		}
 	}
-	s.Bytes, s.Host, s.Device = s.Misses*t.o.expert(), int64(t.o.Layers)*int64(t.o.Experts)*t.o.expert(), t.Device()
+	s.BusBytes, s.HostBytes, s.DeviceBytes = s.Misses*t.o.expert(), int64(t.o.Layers)*int64(t.o.Experts)*t.o.expert(), t.DeviceBytes()
 	return s
 }
 
-// Close frees the memory. Work that uses the table must be done. A second Close does nothing.
+// Close waits for the copies of passes, and frees the memory. Other work that uses the table must
+// be done. A second Close does nothing.
 func (t *Table) Close() error {
 	if t == nil {
 		return nil
@@ -222,9 +230,9 @@ func (t *Table) Close() error {
 		for _, one := range slices.Concat(l.Experts, l.Slots, []*cgotorch.Tensor{l.Places, l.Counts}) {
 			errs = append(errs, one.Close())
 		}
-	}
-	for _, slab := range t.slabs {
-		errs = append(errs, slab.Close())
+		for _, slab := range l.Memory {
+			errs = append(errs, slab.Close())
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -55,12 +55,12 @@ func TestTablePass(t *testing.T) {
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			p := table.Pass(x)
 			for i := range smallTable.Layers {
-				matrices := p.Experts(i)
+				matrices := p.Experts(x, i)
 				torchtest.Sleep(x, time.Millisecond)
 				for _, m := range matrices {
 					reads = append(reads, x.ReadAsync(x.Select(x.Reshape(m, int64(smallTable.Experts), -1), 1, 0)))
 				}
-				p.Done(i)
+				p.Done(x)
 			}
 		})
 		for n, r := range reads {
@@ -95,13 +95,13 @@ func TestTablePass_GivenUp(t *testing.T) {
 		err := s.Do(func(x *cgotorch.Exec) error {
 			p := table.Pass(x)
 			for i := range smallTable.Layers {
-				m := p.Experts(i)[0]
+				m := p.Experts(x, i)[0]
 				torchtest.Sleep(x, time.Millisecond)
 				reads = append(reads, x.ReadAsync(x.Select(x.Reshape(m, -1), 0, 0)))
 				if round%3 == 2 && i == 1 {
 					return errors.New("given up")
 				}
-				p.Done(i)
+				p.Done(x)
 			}
 			return nil
 		})
@@ -132,13 +132,13 @@ func TestTablePass_Refused(t *testing.T) {
 		use  func(x *cgotorch.Exec)
 	}{
 		{ErrInvalidOptions, "TableOptions.Passes", func(x *cgotorch.Exec) { other.Pass(x) }},
-		{cgotorch.ErrInvalidArgument, "layer 2 of a pass that is at layer 0", func(x *cgotorch.Exec) { table.Pass(x).Experts(2) }},
-		{cgotorch.ErrInvalidArgument, "layer -1 of a pass", func(x *cgotorch.Exec) { table.Pass(x).Experts(-1) }},
-		{cgotorch.ErrInvalidArgument, "call Experts first", func(x *cgotorch.Exec) { table.Pass(x).Done(0) }},
-		{cgotorch.ErrInvalidArgument, "each with Done", func(x *cgotorch.Exec) {
+		{cgotorch.ErrInvalidArgument, "layer 2 of a pass that is at layer 0 of 5", func(x *cgotorch.Exec) { table.Pass(x).Experts(x, 2) }},
+		{cgotorch.ErrInvalidArgument, "layer -1 of a pass", func(x *cgotorch.Exec) { table.Pass(x).Experts(x, -1) }},
+		{cgotorch.ErrInvalidArgument, "call Experts(x, 0) first", func(x *cgotorch.Exec) { table.Pass(x).Done(x) }},
+		{cgotorch.ErrInvalidArgument, "layer 0 of a pass is in use", func(x *cgotorch.Exec) {
 			p := table.Pass(x)
-			p.Experts(0)
-			p.Experts(0)
+			p.Experts(x, 0)
+			p.Experts(x, 0)
 		}},
 		{ErrBusy, "another pass runs", func(x *cgotorch.Exec) {
 			table.Pass(x)
@@ -147,10 +147,10 @@ func TestTablePass_Refused(t *testing.T) {
 		{cgotorch.ErrInvalidArgument, "at layer 5 of 5", func(x *cgotorch.Exec) {
 			p := table.Pass(x)
 			for i := range smallTable.Layers {
-				p.Experts(i)
-				p.Done(i)
+				p.Experts(x, i)
+				p.Done(x)
 			}
-			p.Experts(5)
+			p.Experts(x, 5)
 		}},
 	} {
 		err := s.Do(func(x *cgotorch.Exec) error {
@@ -159,7 +159,7 @@ func TestTablePass_Refused(t *testing.T) {
 		})
 		torchtest.WantError(t, err, c.kind, c.text)
 	}
-	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { table.Pass(x).Experts(0) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { table.Pass(x).Experts(x, 0) })
 }
 
 // The places of a table begin empty, and Forget empties them. Experts lie in the memory of slabs.
@@ -181,7 +181,7 @@ func TestTable(t *testing.T) {
 			table.Forget(x)
 		}
 		x.CopyInPlace(l.Counts, cgotorch.FromSlice(x, []int64{5, 7}))
-		want := TableStats{Hits: 5, Misses: 7, Bytes: 7 * 192, Host: 5 * 6 * 192, Device: 5 * 3 * 192}
+		want := TableStats{Hits: 5, Misses: 7, BusBytes: 7 * 192, HostBytes: 5 * 6 * 192, DeviceBytes: 5 * 3 * 192}
 		if got := table.Stats(x); got != want {
 			t.Errorf("stats are %+v, want %+v", got, want)
 		}

@@ -9,11 +9,11 @@ import (
 
 // TablePass brings the experts of a [Table] to the device, layer by layer, for a pass of many
 // tokens. Such a pass needs most experts of each layer, and slots would only be in its way. The
-// copy engine is then faster than kernels that read the bus. It copies the experts of two layers
-// ahead, into memory that all passes share. Experts that are in a slot are taken from there.
+// copy engine is then faster than kernels that read the bus. While the device computes a layer, it
+// copies the experts of the next one, into memory that all passes share. Experts that are in a slot
+// come from there.
 type TablePass struct {
 	t      *Table
-	x      *cgotorch.Exec
 	places [][]int32 // of each layer: the slot of each expert, or -1
 	copies int       // layers whose copies are enqueued
 	at     int       // the layer that is next, or is used
@@ -27,12 +27,13 @@ type stage struct {
 	used     *cgotorch.Event // by the layer that it held before, also one of an earlier pass
 }
 
-// stages is how many layers have their experts on the device during a pass.
-const stages = 2
+// layersInPass is how many layers have their experts on the device during a pass.
+const layersInPass = 2
 
 // Pass begins a pass, and enqueues the copies of the first layers. It waits for the work of x's
-// stream, because the device alone knows what is in the slots. Work that uses the slots is on that
-// stream, too, or has ended. A pass ends with its Do, or with the Done of the last layer.
+// stream, because the device alone knows what is in the slots. Earlier work that uses the table is
+// on that stream, or has ended. Until the pass has ended, nothing else enqueues a token or writes
+// experts. A pass ends with its Do, or with the Done of the last layer.
 //
 // Pass fails with [ErrInvalidOptions] for a table without TableOptions.Passes, and with [ErrBusy]
 // while another pass runs.
@@ -44,42 +45,42 @@ func (t *Table) Pass(x *cgotorch.Exec) *TablePass {
 	case !t.passing.CompareAndSwap(false, true):
 		x.Fail(op, fmt.Errorf("weights: %w: another pass runs through the table: wait for its end, or make a table for each", ErrBusy))
 	}
-	p := &TablePass{t: t, x: x}
-	x.AtEnd(p.end)
-	all, n := cgotorch.ToSlice[int32](x, t.places), t.o.Experts+2*t.o.Slots+1
+	p := &TablePass{t: t}
+	x.AtEnd(func() { p.end(x) })
+	all, n := cgotorch.ToSlice[int32](x, t.places), t.o.places()
 	for i := range t.o.Layers {
 		p.places = append(p.places, all[i*n:][:t.o.Experts])
 	}
-	for range stages {
-		p.copy()
+	for range layersInPass {
+		p.copy(x)
 	}
 	return p
 }
 
 // end ends a pass whose last layer was not done. Later work of x's stream, and later copies, come
 // behind all that the pass has enqueued.
-func (p *TablePass) end() {
+func (p *TablePass) end(x *cgotorch.Exec) {
 	if p.at == p.t.o.Layers {
 		return
 	}
 	for i := range p.t.stages {
 		s := &p.t.stages[i]
-		p.x.Wait(s.copied)
+		x.Wait(s.copied)
 		s.used.Close()
-		s.used = p.x.Record()
+		s.used = x.Record()
 	}
 	p.at = p.t.o.Layers
 	p.t.passing.Store(false)
 }
 
 // copy enqueues the copies of the next layer's experts, if there is one.
-func (p *TablePass) copy() {
+func (p *TablePass) copy(x *cgotorch.Exec) {
 	if p.copies == p.t.o.Layers {
 		return
 	}
-	s, places, layer := &p.t.stages[p.copies%stages], p.places[p.copies], p.t.layers[p.copies]
+	s, places, layer := &p.t.stages[p.copies%layersInPass], p.places[p.copies], p.t.layers[p.copies]
 	p.copies++
-	y := p.x.On(p.t.stream)
+	y := x.On(p.t.stream)
 	y.Wait(s.used) //edge:stage-used TestTablePass checked
 	y.Tidy(func() *cgotorch.Tensor {
 		for at := 0; at < len(places); {
@@ -102,30 +103,33 @@ func (p *TablePass) copy() {
 	s.copied = y.Record()
 }
 
-// Experts returns the matrices of a layer's experts, [experts, rows, columns], on the device. The
-// stream of the pass waits until they are there. The table owns them. Layers come in their order,
-// and each ends with Done: else Experts fails with [cgotorch.ErrInvalidArgument].
-func (p *TablePass) Experts(layer int) []*cgotorch.Tensor {
-	if layer != p.at || p.used || p.at == p.t.o.Layers {
-		p.x.Fail("TablePass.Experts", fmt.Errorf("weights: layer %d of a pass that is at layer %d of %d: layers come in their order, each with Done: %w",
-			layer, p.at, p.t.o.Layers, cgotorch.ErrInvalidArgument))
+// Experts returns the matrices of a layer's experts, [experts, rows, columns], on the device. x's
+// stream, which is that of the pass, waits until they are there. The table owns them. Layers come
+// in their order, and each ends with Done: else Experts fails with [cgotorch.ErrInvalidArgument].
+func (p *TablePass) Experts(x *cgotorch.Exec, layer int) []*cgotorch.Tensor {
+	const op = "TablePass.Experts"
+	switch {
+	case p.used:
+		x.Fail(op, fmt.Errorf("weights: layer %d of a pass is in use: call Done first: %w", p.at, cgotorch.ErrInvalidArgument))
+	case layer != p.at || p.at == p.t.o.Layers:
+		x.Fail(op, fmt.Errorf("weights: layer %d of a pass that is at layer %d of %d: layers come in their order: %w", layer, p.at, p.t.o.Layers, cgotorch.ErrInvalidArgument))
 	}
 	p.used = true
-	s := &p.t.stages[layer%stages]
-	p.x.Wait(s.copied) //edge:stage-copied TestTablePass checked
+	s := &p.t.stages[layer%layersInPass]
+	x.Wait(s.copied) //edge:stage-copied TestTablePass checked
 	return s.matrices
 }
 
 // Done says that the work which uses the layer's experts is enqueued. It enqueues the copies of the
-// layer after the next. It fails as Experts does.
-func (p *TablePass) Done(layer int) {
-	if layer != p.at || !p.used {
-		p.x.Fail("TablePass.Done", fmt.Errorf("weights: layer %d of a pass that is at layer %d: call Experts first: %w", layer, p.at, cgotorch.ErrInvalidArgument))
+// layer after the next. It fails with [cgotorch.ErrInvalidArgument] if no layer is in use.
+func (p *TablePass) Done(x *cgotorch.Exec) {
+	if !p.used {
+		x.Fail("TablePass.Done", fmt.Errorf("weights: no layer of the pass is in use: call Experts(x, %d) first: %w", p.at, cgotorch.ErrInvalidArgument))
 	}
-	s := &p.t.stages[layer%stages]
+	s := &p.t.stages[p.at%layersInPass]
 	s.used.Close()
-	s.used = p.x.Record()
-	p.copy()
+	s.used = x.Record()
+	p.copy(x)
 	p.used = false
 	if p.at++; p.at == p.t.o.Layers {
 		p.t.passing.Store(false)
@@ -137,7 +141,7 @@ func (t *Table) addStages(x *cgotorch.Exec) (err error) {
 	if t.stream, err = cgotorch.NewStream(x.Device(), cgotorch.StreamOptions{Name: "experts of a pass"}); err != nil {
 		return err
 	}
-	for i := range stages {
+	for i := range t.stages {
 		s := &t.stages[i]
 		for _, m := range t.o.Matrices {
 			s.matrices = append(s.matrices, x.Keep(x.Empty(t.o.DType, int64(t.o.Experts), m[0], m[1])))
@@ -159,5 +163,7 @@ func (t *Table) closeStages() error {
 			errs = append(errs, m.Close())
 		}
 	}
-	return errors.Join(append(errs, t.stream.Close())...)
+	errs = append(errs, t.stream.Close())
+	t.stream = nil
+	return errors.Join(errs...)
 }

@@ -35,7 +35,7 @@ func (s *scene) mixture() *mixture {
 // route picks the experts of a token in layer 0.
 func (m *mixture) route(x *cgotorch.Exec) (picks, shares *cgotorch.Tensor) {
 	l := m.Layer(0)
-	out := x.Call(tokenRoute, m.in, m.router, nil, nil, 0.0, false, 2, true, m.arrived, "early", l.Places, l.Counts, l.Often)
+	out := x.Call(tokenRoute, m.in, m.router, nil, nil, 0.0, false, 2, true, m.arrived, "early", l.Places, l.Counts, l.LFU)
 	return out[0].(*cgotorch.Tensor), out[1].(*cgotorch.Tensor)
 }
 
@@ -99,11 +99,11 @@ var tableMistakes = []mistake{
 		m := s.mixture()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			p := m.Pass(x)
-			matrices := p.Experts(0)
+			matrices := p.Experts(x, 0)
 			if s.right {
 				readOnly(x, matrices[0])
 			}
-			p.Done(0) // the copies of layer 2 begin
+			p.Done(x) // the copies of layer 2 begin
 			if !s.right {
 				readOnly(x, matrices[0])
 			}
@@ -113,7 +113,7 @@ var tableMistakes = []mistake{
 		m := s.mixture()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			p := m.Pass(x)
-			matrices := p.Experts(0)
+			matrices := p.Experts(x, 0)
 			y := x.On(s.b)
 			if s.right {
 				there := x.Record()
@@ -124,7 +124,7 @@ var tableMistakes = []mistake{
 			back := y.Record()
 			defer back.Close()
 			x.Wait(back)
-			p.Done(0)
+			p.Done(x)
 		})
 	}},
 	{"experts written beside the copies of a pass", [2]string{"aten::copy_", "aten::add_"}, false, func(s *scene) {
@@ -133,8 +133,8 @@ var tableMistakes = []mistake{
 			p := m.Pass(x)
 			if s.right {
 				for i := range 3 { // each layer's copy has been waited for
-					p.Experts(i)
-					p.Done(i)
+					p.Experts(x, i)
+					p.Done(x)
 				}
 			}
 			add(x, m.Layer(1).Experts[0])
