@@ -178,3 +178,37 @@ func (d *decoder) mergeOne(x *cgotorch.Exec, a adapterConfig, f *safetensors.Fil
 	})
 	return err
 }
+
+// find returns the folder of the model, and finds that of the adapter.
+func (o *Options) find(folder string) (string, error) {
+	folder, err := folderOf(folder)
+	if err == nil && o.Adapter != "" {
+		o.Adapter, err = folderOf(o.Adapter)
+	}
+	if err != nil || !exists(filepath.Join(folder, adapterFile)) {
+		return folder, err
+	}
+	if exists(filepath.Join(folder, "config.json")) {
+		if o.Adapter == "" {
+			return "", fmt.Errorf("text: %s has both config.json and %s: give the adapter's folder in Options.Adapter too, or a folder without %s: %w",
+				folder, adapterFile, adapterFile, cgotorch.ErrInvalidArgument)
+		}
+		return folder, nil
+	}
+	if o.Adapter != "" {
+		return "", fmt.Errorf("text: %s is an adapter, and Options.Adapter names another one: give the model's own folder: %w", folder, cgotorch.ErrInvalidArgument)
+	}
+	o.Adapter = folder
+	a, err := readAdapterConfig(folder)
+	if err != nil {
+		return "", err
+	}
+	if a.Base == "" {
+		return "", fmt.Errorf("text: %s names no model in base_model_name_or_path: give the model's own folder, and this one in Options.Adapter: %w",
+			filepath.Join(o.Adapter, adapterFile), cgotorch.ErrInvalidArgument)
+	}
+	if folder, err = folderOf(a.Base); err != nil {
+		return "", fmt.Errorf("text: %s names the model %q: %w", filepath.Join(o.Adapter, adapterFile), a.Base, err)
+	}
+	return folder, nil
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // mixtures are models with experts: one tensor for all experts or two or three for each, with and
@@ -28,7 +29,7 @@ var mixtures = map[string]string{
 // experts on the device if slots is 0. Its tokens take the kernels, on the CPU too.
 func openMixture(t *testing.T, folder string, slots int, quantize string) *text.Model {
 	t.Helper()
-	o := text.Options{DType: cgotorch.Float32, Context: 160, Quantize: quantize}
+	o := text.Options{DType: cgotorch.Float32, Context: 160, Quantize: quantize, ExpertPolicy: []weights.Policy{weights.LRU, weights.LFU}[slots%2]}
 	if torchtest.Device().IsCUDA() {
 		o.DType = cgotorch.BFloat16
 	}
@@ -203,7 +204,9 @@ func TestModel_ExpertSlots_Refused(t *testing.T) {
 		torchtest.WantError(t, err, c.kind, "text", c.text)
 	}
 	m := openMixture(t, folder, 3, "")
-	err := m.OwnStream().Do(func(x *cgotorch.Exec) error {
+	_, err := text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, DType: m.DType(), DeviceMemory: m.BudgetFor(3), Context: 160, ExpertPolicy: weights.NextLayer})
+	torchtest.WantError(t, err, weights.ErrInvalidOptions, "NextLayer, want LRU or LFU")
+	err = m.OwnStream().Do(func(x *cgotorch.Exec) error {
 		m.Forward(x, x.Ones(cgotorch.Int64, 1, 4))
 		return nil
 	})

@@ -129,8 +129,8 @@ func (c *decoderConfig) sparseLayers() (n int) {
 }
 
 // table returns the options of a table of all layers' experts.
-func (c *decoderConfig) table(dtype cgotorch.DType, codes4 bool, room expertRoom) weights.TableOptions {
-	o := weights.TableOptions{Layers: c.sparseLayers(), Experts: c.experts.count, Slots: room.slots, Passes: room.passes}
+func (c *decoderConfig) table(dtype cgotorch.DType, codes4 bool, room expertRoom, policy weights.Policy) weights.TableOptions {
+	o := weights.TableOptions{Layers: c.sparseLayers(), Experts: c.experts.count, Slots: room.slots, Passes: room.passes, Policy: policy}
 	var matrices [2][2]int
 	o.DType, matrices = c.matrices(dtype, codes4)
 	for _, m := range matrices {

@@ -50,6 +50,9 @@ type Options struct {
 	// [cgotorch.ErrOutOfMemory], and says how much is needed, if the rest does not fit. On the CPU
 	// this shows the sizes alone: tokens do not use the slots, and all counts stay 0.
 	DeviceMemory int64
+	// ExpertPolicy says which expert gives up its slot: [weights.LRU], the zero value, or
+	// [weights.LFU]. Open fails with [weights.ErrInvalidOptions] for another one.
+	ExpertPolicy weights.Policy
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
 	// needs no more than a config.json. Such a model shows what a machine can do, and answers
@@ -153,40 +156,6 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	return m, nil
 }
 
-// find returns the folder of the model, and finds that of the adapter.
-func (o *Options) find(folder string) (string, error) {
-	folder, err := folderOf(folder)
-	if err == nil && o.Adapter != "" {
-		o.Adapter, err = folderOf(o.Adapter)
-	}
-	if err != nil || !exists(filepath.Join(folder, adapterFile)) {
-		return folder, err
-	}
-	if exists(filepath.Join(folder, "config.json")) {
-		if o.Adapter == "" {
-			return "", fmt.Errorf("text: %s has both config.json and %s: give the adapter's folder in Options.Adapter too, or a folder without %s: %w",
-				folder, adapterFile, adapterFile, cgotorch.ErrInvalidArgument)
-		}
-		return folder, nil
-	}
-	if o.Adapter != "" {
-		return "", fmt.Errorf("text: %s is an adapter, and Options.Adapter names another one: give the model's own folder: %w", folder, cgotorch.ErrInvalidArgument)
-	}
-	o.Adapter = folder
-	a, err := readAdapterConfig(folder)
-	if err != nil {
-		return "", err
-	}
-	if a.Base == "" {
-		return "", fmt.Errorf("text: %s names no model in base_model_name_or_path: give the model's own folder, and this one in Options.Adapter: %w",
-			filepath.Join(o.Adapter, adapterFile), cgotorch.ErrInvalidArgument)
-	}
-	if folder, err = folderOf(a.Base); err != nil {
-		return "", fmt.Errorf("text: %s names the model %q: %w", filepath.Join(o.Adapter, adapterFile), a.Base, err)
-	}
-	return folder, nil
-}
-
 // bound fills Context and CacheTokens, and checks them.
 func (o *Options) bound(c *decoderConfig) error {
 	if o.Context == 0 {
@@ -274,7 +243,7 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 	return m.stream.Do(func(x *cgotorch.Exec) (err error) {
 		x = plain(x)
 		if room.slots > 0 {
-			if m.table, err = weights.NewTable(x, c.table(dtype, codes4, room)); err != nil {
+			if m.table, err = weights.NewTable(x, c.table(dtype, codes4, room, o.ExpertPolicy)); err != nil {
 				return err
 			}
 		}

@@ -94,7 +94,8 @@ struct Inputs {
     TORCH_CHECK(weight.dim() == 3 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight) && at::isFloatingType(dtype()) && coded() == dtype_of_codes.has_value(),
                 kOperator, ": weight is ", weight.scalar_type(), " ", weight.sizes(),
                 ", want contiguous matrices of a floating dtype, aligned to 16 bytes, or packed codes in uint8 and a dtype");
-    TORCH_CHECK(top() > 0 && top() <= std::min(kMostTop, experts()), kOperator, ": picks are ", picks.sizes(), " of ", experts(), " experts, want 1 to ", kMostTop);
+    TORCH_CHECK(top() > 0 && top() <= std::min(kMostTop, experts()), kOperator, ": picks are ", picks.sizes(), " of ", experts(), " experts, want [top, 4] for 1 to ",
+                std::min(kMostTop, experts()));
     TORCH_CHECK(!coded() || (columns() > 0 && weight.size(2) == Segments(columns()).row_bytes()), kOperator, ": weight is ", weight.sizes(), " of packed codes, and ", columns(),
                 " columns take ", Segments(std::max<int64_t>(columns(), 1)).row_bytes(), " bytes: see mxfp4_pack");
     TORCH_CHECK(!needs_gradient({input, weight, shares, bias, norm, residual}), kOperator, ": it has no gradient: call it in NoGrad");

@@ -273,7 +273,7 @@ struct Inputs {
     TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight) &&
                     (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kDouble),
                 kOperator, ": weight is ", weight.scalar_type(), " ", weight.sizes(), ", want a contiguous matrix of float32, aligned to 16 bytes");
-    TORCH_CHECK(top > 0 && top <= std::min(kMostTop, experts()), kOperator, ": top is ", top, " of ", experts(), " experts, want 1 to ", kMostTop);
+    TORCH_CHECK(top > 0 && top <= std::min(kMostTop, experts()), kOperator, ": top is ", top, " of ", experts(), " experts, want 1 to ", std::min(kMostTop, experts()));
     TORCH_CHECK(!needs_gradient({input, weight, bias, norm}), kOperator, ": it has no gradient: call it in NoGrad");
     check(input, "input", columns());
     check(bias, "bias", experts());
@@ -284,7 +284,7 @@ struct Inputs {
     if (!is_defined(table)) return;
     TORCH_CHECK(table->scalar_type() == at::kInt && table->device() == weight.device() && table->is_contiguous() && (table->numel() - experts() - 1) % 2 == 0 &&
                     slots() >= top,
-                kOperator, ": table is ", table->scalar_type(), " ", table->sizes(), ", want int32 for ", experts(), " experts and at least ", top, " slots");
+                kOperator, ": table is ", table->scalar_type(), " ", table->sizes(), ", want int32 [experts + 2 * slots + 1] for ", experts(), " experts and at least ", top, " slots");
     TORCH_CHECK(counts->scalar_type() == at::kLong && counts->numel() == 2 && counts->device() == weight.device() && counts->is_contiguous(), kOperator,
                 ": counts is ", counts->scalar_type(), " ", counts->sizes(), ", want int64 [2]");
   }

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "5867aae5cce70e6316dcb7646397bb183935cd009f3d4b14c44865d545c6e660"
+const Source = "1a5b90c87fb9cfea7c78bcbc76d1263f39fe2072e9969c08315e80f3d8ef3c32"
