@@ -230,7 +230,10 @@ func (d *decoder) version() (n int) {
 	for _, t := range d.whole {
 		n += inside.Core.Version(t)
 	}
-	return n + d.versionOfExperts()
+	if d.table != nil {
+		n += d.versionOfExperts()
+	}
+	return n
 }
 
 // close frees the tensors.

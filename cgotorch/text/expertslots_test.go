@@ -188,6 +188,35 @@ func TestModel_ExpertSlots_ChangeInAnswer(t *testing.T) {
 	}
 }
 
+// After a token that has failed in its middle, the next one does not trust the slots.
+func TestModel_ExpertSlots_FailedToken(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	folder := mixtureFolder(t, "mixtral")
+	var want []int64
+	for _, slots := range []int{0, 5} {
+		m := openMixture(t, folder, slots, "")
+		answerOf := func() []int64 {
+			c := m.NewConversation()
+			defer c.Close()
+			ids, _ := tokensOf(t, c, []int64{1, 2}, text.GenerateOptions{MaxTokens: 10, Greedy: true, IgnoreEnd: true})
+			return ids
+		}
+		if slots == 0 {
+			want = answerOf()
+		}
+		for range 2 {
+			before := must.Get(m.ExpertStats())(t).Misses
+			if got := answerOf(); !slices.Equal(got, want) {
+				t.Errorf("%d slots: the answer is %v, want %v", slots, got, want)
+			}
+			if after := must.Get(m.ExpertStats())(t).Misses; slots > 0 && after < before+2*8 {
+				t.Errorf("after a failed token %d experts came over the bus, and all slots are to be filled again", after-before)
+			}
+			torchtest.WantError(t, m.FailToken(), cgotorch.ErrUnsupported, "FailToken")
+		}
+	}
+}
+
 // What a model with experts in host memory cannot do is refused, with what to do.
 func TestModel_ExpertSlots_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)

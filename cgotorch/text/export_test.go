@@ -2,6 +2,7 @@ package text
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -57,6 +58,25 @@ func (m *Model) Passes() bool { return m.d.passes }
 func (m *Model) BudgetFor(slots int) int64 {
 	c, size := m.d.c, float64(m.d.dtype.Size())
 	return int64(c.weights()*size+c.besides(m.d.dtype)+float64(slots)*c.eachExpert(m.d.dtype, m.quantize == "mxfp4")) + c.pageBytes(m.d.dtype)*int64(m.pages.all)
+}
+
+// FailToken runs the kernels of the first layers of a token, and fails then.
+func (m *Model) FailToken() error {
+	return m.stream.Do(func(x *cgotorch.Exec) error {
+		x, l := plain(x), m.lane
+		m.d.withSlots(x, func() {
+			p, calls := l.tokenPass(x, slices.Repeat([]int{1}, len(l.spans))), 0
+			attend := p.attend
+			p.attend = func(layer int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+				if calls++; calls == 3 {
+					x.Fail("FailToken", cgotorch.ErrUnsupported)
+				}
+				return attend(layer, qkv, by)
+			}
+			m.d.token(x, p)
+		})
+		return nil
+	})
 }
 
 // OwnStream is that on which the model runs.
