@@ -105,12 +105,12 @@ func View[T Element](s *HostSlab) []T {
 // It enqueues nothing. A CUDA device reads and writes the elements over the bus, some 50 GB/s on
 // PCI Express 5, and no copy is made. The slab must then be page-locked: see [HostSlab.Pin].
 //
-// The Do owns the tensor, and [Exec.Keep] keeps it.The memory is freed when the slab and all
+// The Do owns the tensor, and [Exec.Keep] keeps it. The memory is freed when the slab and all
 // tensors over it are closed. Close the last of them when the work that uses it is done. Memory
 // that was given to [HostSlabOver] must live as long. The program reads or writes the memory itself
 // only while no work of a stream does the opposite: see [HostSlab.Touch].
 //
-// Mapped fails with [ErrInvalidArgument] for a quantized dtype, for a slab of a file,for one that
+// Mapped fails with [ErrInvalidArgument] for a quantized dtype, for a slab of a file, for one that
 // is not page-locked, for an offset inside an element, and for a tensor that does not lie in the
 // slab. It fails with [ErrClosed] after Close.
 func (s *HostSlab) Mapped(x *Exec, offset int, dtype DType, shape ...int64) *Tensor {

@@ -85,6 +85,7 @@ func TestOpen_CodesOf4Bits(t *testing.T) {
 					x.CopyInPlace(rows, cgotorch.FromSlice(x, numbers, rows.Shape()...))
 				}
 			})
+			must.Do(t, m.OwnStream().Synchronize())
 			want := math.Sqrt(changed / length)
 			if got := narrow.QuantizationError(); math.Abs(got-want) > 1e-3*want || want < 0.05 {
 				t.Errorf("QuantizationError is %v, want %v", got, want)

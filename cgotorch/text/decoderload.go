@@ -84,6 +84,10 @@ func (s source) cut(x *cgotorch.Exec, pieces []piece) []piece {
 // from which the stream copies them. Pieces of host memory are read to where they belong.
 func copyPieces(s *cgotorch.Stream, pieces []piece) error {
 	var next atomic.Int64
+	largest := 0
+	for _, p := range pieces {
+		largest = max(largest, p.bytes)
+	}
 	workers := min(8, runtime.GOMAXPROCS(0), len(pieces))
 	errs := make([]error, workers)
 	var all sync.WaitGroup
@@ -91,7 +95,7 @@ func copyPieces(s *cgotorch.Stream, pieces []piece) error {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			errs[i] = copySome(s, func() (p piece, ok bool) {
+			errs[i] = copySome(s, largest, func() (p piece, ok bool) {
 				if k := int(next.Add(1)) - 1; k < len(pieces) {
 					return pieces[k], true
 				}
@@ -106,8 +110,8 @@ func copyPieces(s *cgotorch.Stream, pieces []piece) error {
 	return errors.Join(errs...)
 }
 
-// copySome copies pieces until there is none.
-func copySome(s *cgotorch.Stream, next func() (piece, bool)) (err error) {
+// copySome copies pieces until there is none. None has more than `largest` bytes.
+func copySome(s *cgotorch.Stream, largest int, next func() (piece, bool)) (err error) {
 	files := map[string]*os.File{}
 	var slab *cgotorch.HostSlab
 	defer func() {
@@ -130,7 +134,7 @@ func copySome(s *cgotorch.Stream, next func() (piece, bool)) (err error) {
 		}
 		if slab == nil || len(slab.Bytes()) < p.bytes {
 			slab.Close()
-			if slab, err = cgotorch.NewHostSlab(s.Device(), max(p.bytes, pieceBytes)); err != nil {
+			if slab, err = cgotorch.NewHostSlab(s.Device(), largest); err != nil {
 				return err
 			}
 		}

@@ -85,7 +85,7 @@ func (c *decoderConfig) takesSlots(k kernelChoice) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("text: experts in host memory need the kernels of a token, and %s:open the model without DeviceMemory, or in bfloat16 if only its dtype is another: %w", reason, cgotorch.ErrInvalidArgument)
+	return fmt.Errorf("text: experts in host memory need the kernels of a token, and %s: open the model without DeviceMemory, or in bfloat16 if only its dtype is another: %w", reason, cgotorch.ErrInvalidArgument)
 }
 
 // besides returns at most how many bytes the model has besides the numbers of `weights`: norms,

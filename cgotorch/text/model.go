@@ -51,7 +51,8 @@ type Options struct {
 	// this shows the sizes alone: tokens do not use the slots, and all counts stay 0.
 	DeviceMemory int64
 	// ExpertPolicy says which expert gives up its slot: [weights.LRU], the zero value, or
-	// [weights.LFU]. Open fails with [weights.ErrInvalidOptions] for another one.
+	// [weights.LFU]. Where there are slots, Open fails with [weights.ErrInvalidOptions] for another
+	// one.
 	ExpertPolicy weights.Policy
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder

@@ -239,13 +239,18 @@ func (m *Model) timedBlocks() int {
 	return blocks
 }
 
-// restart moves the lane to position 0, and zeroes page 0 and the counts of experts.
+// restart moves the lane to position 0. It zeroes page 0 and the counts of experts, and empties
+// their slots, which only timed tokens have used.
 func (m *Model) restart() error {
 	return m.stream.Do(func(x *cgotorch.Exec) error {
 		write(x, m.lane.position, []int64{0})
 		x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0)
+		if m.table == nil {
+			return nil
+		}
+		m.table.Forget(x)
 		for _, l := range m.d.layers {
-			if l.experts != nil && l.experts.held != nil {
+			if l.experts != nil {
 				x.FillInPlace(l.experts.held.Counts, 0)
 			}
 		}

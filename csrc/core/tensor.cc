@@ -21,8 +21,10 @@ ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tens
 ct_tensor::~ct_tensor() {
   --ct::live().tensors;
   // On a lost device LibTorch's allocator may throw when the tensor is freed. An exception out of a
-  // destructor would end the process. So the tensor is leaked: its memory is gone in any case.
-  if (tensor.defined() && tensor.is_cuda() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
+  // destructor would end the process. So the tensor is leaked: its memory is gone in any case. Memory
+  // of a slab has no allocator, and is freed.
+  if (!tensor.defined() || !tensor.is_cuda() || !ct::is_lost(tensor.device())) return;
+  if (!tensor.has_storage() || tensor.storage().allocator() != nullptr) (void)tensor.unsafeReleaseTensorImpl();
 }
 
 struct ct_storage {

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "1a5b90c87fb9cfea7c78bcbc76d1263f39fe2072e9969c08315e80f3d8ef3c32"
+const Source = "f072d409457b9b826e8d81357d95e0e8a2169c4e92c6bdf72891a5f5b9b663d7"

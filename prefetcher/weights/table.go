@@ -110,7 +110,7 @@ func (o TableOptions) check() error {
 	}
 	switch {
 	case o.Layers < 1 || o.Experts < 1 || len(o.Matrices) == 0 || least < 1:
-		return fmt.Errorf("weights: a table of %d layers of %d expertswith the matrices %v, want 1 or more of each: %w", o.Layers, o.Experts, o.Matrices, ErrInvalidOptions)
+		return fmt.Errorf("weights: a table of %d layers of %d experts with the matrices %v, want 1 or more of each: %w", o.Layers, o.Experts, o.Matrices, ErrInvalidOptions)
 	case !o.DType.IsFloat() && o.DType != cgotorch.Uint8:
 		return fmt.Errorf("weights: a table of %v, want a floating dtype, or uint8 for codes of 4 bits: %w", o.DType, ErrInvalidOptions)
 	case o.Slots < 1 || o.Slots > o.Experts:
