@@ -1,9 +1,7 @@
 package text
 
 import (
-	"errors"
 	"fmt"
-	"hash/fnv"
 	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -55,7 +53,7 @@ func (p *pack) title() string {
 	return p.name
 }
 
-// packs fills the packed codes of all experts: those of the files, those of drawn weights, or the
+// pack fills the packed codes of all experts: those of the files, those of drawn weights, or the
 // nearest to the weights that `fill` gives tensors. It adds the squares of what the codes change,
 // and those of the weights, to squares, Float64 [2]. It waits for the device.
 func (d *decoder) pack(s *cgotorch.Stream, o Options, sources map[string]source, squares *cgotorch.Tensor, fill func([]nn.Named) error) error {
@@ -77,43 +75,26 @@ func (d *decoder) pack(s *cgotorch.Stream, o Options, sources map[string]source,
 }
 
 // packWide fills the codes of weights that are loaded in the model's dtype first.
-func (d *decoder) packWide(s *cgotorch.Stream, p *pack, squares *cgotorch.Tensor, fill func([]nn.Named) error) (err error) {
-	m := &maker{c: d.c, dtype: d.dtype}
-	defer func() {
-		for _, n := range m.named {
-			err = errors.Join(err, n.Tensor.Close())
-		}
-		if p.one != nil {
-			err = errors.Join(err, p.one.weight.Close())
-			p.one.weight, p.one.parts = nil, nil
-		}
-	}()
-	err = s.Do(func(x *cgotorch.Exec) error {
-		m.x = plain(x)
-		if p.one != nil {
-			m.weights(p.one, d.dtype)
-			x.Keep(p.one.weight)
-		} else {
-			m.add(p.name, m.x.Empty(d.dtype, p.shape...))
-		}
-		for _, n := range m.named {
-			x.Keep(n.Tensor)
-		}
+func (d *decoder) packWide(s *cgotorch.Stream, p *pack, squares *cgotorch.Tensor, fill func([]nn.Named) error) error {
+	if p.one != nil {
+		return d.widely(s, p.one, fill, func(x *cgotorch.Exec) error { return p.encode(x, p.expert, p.one.weight, squares) })
+	}
+	var all *cgotorch.Tensor
+	err := s.Do(func(x *cgotorch.Exec) error {
+		all = x.Keep(x.Empty(d.dtype, p.shape...))
 		return nil
 	})
-	if err == nil {
-		err = fill(m.named)
-	}
 	if err != nil {
+		return err
+	}
+	defer all.Close()
+	if err := fill([]nn.Named{{Name: p.name, Tensor: all}}); err != nil {
 		return err
 	}
 	return s.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		if p.one != nil {
-			return p.encode(x, p.expert, p.one.weight, squares)
-		}
 		for i := range int(p.shape[0]) {
-			if err := p.encode(x, i, x.Transpose(x.Select(m.named[0].Tensor, 0, i), 0, 1), squares); err != nil {
+			if err := p.encode(x, i, x.Transpose(x.Select(all, 0, i), 0, 1), squares); err != nil {
 				return err
 			}
 		}
@@ -140,10 +121,7 @@ func (p *pack) encode(x *cgotorch.Exec, expert int, matrix, squares *cgotorch.Te
 		bytes := x.To(x.Add(x.Select(codes, 3, 0), x.MulScalar(x.Select(codes, 3, 1), 16)), cgotorch.Uint8)
 		packed := x.Call1("streamtorch::mxfp4_pack", bytes, x.To(x.AddScalar(exponents, 127), cgotorch.Uint8))
 		x.CopyInPlace(x.Select(p.to, 0, expert), packed)
-		changed := x.Sub(x.Call1("streamtorch::mxfp4_unpack", packed, columns, cgotorch.Float32), weight)
-		for i, t := range []*cgotorch.Tensor{changed, weight} {
-			x.AddInPlace(x.Select(squares, 0, i), x.Sum(x.Square(x.To(t, cgotorch.Float64))))
-		}
+		addSquares(x, squares, x.Sub(x.Call1("streamtorch::mxfp4_unpack", packed, columns, cgotorch.Float32), weight), weight)
 		return nil
 	})
 	return err
@@ -154,10 +132,7 @@ func (p *pack) encode(x *cgotorch.Exec, expert int, matrix, squares *cgotorch.Te
 func (p *pack) draw(x *cgotorch.Exec, seed uint64, deviation float64) error {
 	const ofCodes = 2.9 // the deviation of codes that are equally likely
 	return withSeed(seed, func() {
-		hash := fnv.New64a()
-		fmt.Fprintf(hash, "%d %s", seed, p.title())
-		sum := hash.Sum64()
-		cgotorch.Check(cgotorch.Seed(sum ^ sum>>32))
+		seedBy(seed, p.title())
 		first, count := p.expert, 1
 		if p.one == nil {
 			first, count = 0, int(p.shape[0])

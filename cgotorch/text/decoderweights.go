@@ -308,16 +308,21 @@ func (m *maker) keep() {
 	}
 }
 
+// seedBy gives the generators a seed that depends on the model's seed and on a name alone.
+func seedBy(seed uint64, name string) {
+	hash := fnv.New64a()
+	fmt.Fprintf(hash, "%d %s", seed, name)
+	sum := hash.Sum64()
+	cgotorch.Check(cgotorch.Seed(sum ^ sum>>32)) // the CPU's generator takes the low half
+}
+
 // randomize draws weights on the device, as transformers draws those of a new model: a normal
 // distribution for matrices, 1 for norms and 0 for biases and sinks. The numbers depend on the seed
 // and on the tensor's name alone.
 func (d *decoder) randomize(x *cgotorch.Exec, seed uint64, named []nn.Named) error {
 	return withSeed(seed, func() {
 		for _, n := range named {
-			hash := fnv.New64a()
-			fmt.Fprintf(hash, "%d %s", seed, n.Name)
-			sum := hash.Sum64()
-			cgotorch.Check(cgotorch.Seed(sum ^ sum>>32)) // the CPU's generator takes the low half
+			seedBy(seed, n.Name)
 			switch {
 			case strings.HasSuffix(n.Name, "norm.weight"):
 				value := 1.0

@@ -37,7 +37,8 @@ type Options struct {
 	// routers and experts stay as they are. "mxfp4" is for experts alone, which then have 4 bits,
 	// and a power of two for each 32 columns: those of gpt_oss as they are published, and others
 	// rounded. [Model.QuantizationError] tells what that changes. Open needs no memory for the wide
-	// weights of more than one product. Such a model is neither saved nor trained.
+	// weights of more than one product, or of one layer's experts where a tensor has all of them.
+	// Such a model is neither saved nor trained.
 	Quantize string
 
 	// DeviceMemory bounds the bytes of weights and cache on the device. 0 means no bound. If the

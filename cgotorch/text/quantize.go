@@ -70,7 +70,12 @@ func (c *codes) encode(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tenso
 	numbers := x.Narrow(x.Narrow(c.typed(x), 0, at, n), 1, 0, c.columns)
 	x.CopyInPlace(numbers, scaled)
 	x.CopyInPlace(x.Narrow(c.scale, 0, at, n), x.View(scale, -1))
-	changed := x.Sub(x.Mul(x.To(numbers, cgotorch.Float32), scale), weight)
+	addSquares(x, squares, x.Sub(x.Mul(x.To(numbers, cgotorch.Float32), scale), weight), weight)
+}
+
+// addSquares adds the squares of what codes change, and those of the weights, to squares, Float64
+// [2].
+func addSquares(x *cgotorch.Exec, squares, changed, weight *cgotorch.Tensor) {
 	for i, t := range []*cgotorch.Tensor{changed, weight} {
 		x.AddInPlace(x.Select(squares, 0, i), x.Sum(x.Square(x.To(t, cgotorch.Float64))))
 	}
@@ -117,33 +122,12 @@ func (d *decoder) narrow(s *cgotorch.Stream, o Options, sources map[string]sourc
 // what changes to squares, as newCodes does.
 func (d *decoder) quantize(s *cgotorch.Stream, form string, squares *cgotorch.Tensor, fill func([]nn.Named) error) error {
 	for _, l := range d.later {
-		m := &maker{c: d.c, dtype: d.dtype}
-		err := s.Do(func(x *cgotorch.Exec) error {
-			m.x = plain(x)
-			m.weights(l, d.dtype)
-			for _, n := range m.named {
-				x.Keep(n.Tensor)
-			}
-			x.Keep(l.weight)
-			return nil
-		})
-		if err == nil {
-			err = fill(m.named)
-		}
-		if err == nil {
-			err = d.encode(s, form, l, l.weight, squares)
-		}
-		for _, n := range m.named {
-			err = errors.Join(err, n.Tensor.Close())
-		}
-		err = errors.Join(err, l.weight.Close())
-		l.weight, l.parts = nil, nil
-		if err != nil {
+		if err := d.widely(s, l, fill, func(x *cgotorch.Exec) error { return d.encode(x, form, l, l.weight, squares) }); err != nil {
 			return err
 		}
 	}
 	if d.head.weight == d.embed { // the embedding stays
-		if err := d.encode(s, form, d.head, d.embed, squares); err != nil {
+		if err := s.Do(func(x *cgotorch.Exec) error { return d.encode(plain(x), form, d.head, d.embed, squares) }); err != nil {
 			return err
 		}
 		d.head.weight = nil
@@ -151,19 +135,43 @@ func (d *decoder) quantize(s *cgotorch.Stream, form string, squares *cgotorch.Te
 	return nil
 }
 
-// encode gives a product the codes of its weight.
-func (d *decoder) encode(s *cgotorch.Stream, form string, l *linear, weight, squares *cgotorch.Tensor) error {
-	return s.Do(func(x *cgotorch.Exec) error {
-		x = plain(x)
-		l.codes = newCodes(x, form, x.Detach(weight), squares)
-		d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
-		if sum := x.Item(x.Sum(l.codes.scale)); math.IsNaN(sum) || math.IsInf(sum, 0) {
-			name := strings.Join(l.names, ", ")
-			if name == "" {
-				name = d.Weights[0].Name
-			}
-			return fmt.Errorf("text: tensor %s has a NaN or an Inf as %v, which %s has no scale for: open it without Quantize, or with another DType if only that is too narrow: %w", name, d.dtype, form, cgotorch.ErrInvalidArgument)
+// widely makes the weight of a product in the model's dtype, lets `fill` give it its values, and
+// calls `use` with them. The weight is gone when it returns. It waits for the device.
+func (d *decoder) widely(s *cgotorch.Stream, l *linear, fill func([]nn.Named) error, use func(x *cgotorch.Exec) error) error {
+	m := &maker{c: d.c, dtype: d.dtype}
+	err := s.Do(func(x *cgotorch.Exec) error {
+		m.x = plain(x)
+		m.weights(l, d.dtype)
+		for _, n := range m.named {
+			x.Keep(n.Tensor)
 		}
+		x.Keep(l.weight)
 		return nil
 	})
+	if err == nil {
+		err = fill(m.named)
+	}
+	if err == nil {
+		err = s.Do(func(x *cgotorch.Exec) error { return use(plain(x)) })
+	}
+	for _, n := range m.named {
+		err = errors.Join(err, n.Tensor.Close())
+	}
+	err = errors.Join(err, l.weight.Close())
+	l.weight, l.parts = nil, nil
+	return err
+}
+
+// encode gives a product the codes of its weight. It waits for the device.
+func (d *decoder) encode(x *cgotorch.Exec, form string, l *linear, weight, squares *cgotorch.Tensor) error {
+	l.codes = newCodes(x, form, x.Detach(weight), squares)
+	d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
+	if sum := x.Item(x.Sum(l.codes.scale)); math.IsNaN(sum) || math.IsInf(sum, 0) {
+		name := strings.Join(l.names, ", ")
+		if name == "" {
+			name = d.Weights[0].Name
+		}
+		return fmt.Errorf("text: tensor %s has a NaN or an Inf as %v, which %s has no scale for: open it without Quantize, or with another DType if only that is too narrow: %w", name, d.dtype, form, cgotorch.ErrInvalidArgument)
+	}
+	return nil
 }
