@@ -246,6 +246,14 @@ func TestTokenExperts_Refused(t *testing.T) {
 		{"token_route", "top is 4 of 3 experts", true, func(x *Exec) {
 			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Float32, 3, 8), nil, nil, 0.0, false, 4, true, x.Zeros(Int32, 1), "full")
 		}},
+		{"token_route", "the table has slot 9 of 2", false, func(x *Exec) {
+			table := FromSlice(x, []int32{9, 9, 9, -1, -1, 0, 0, 0})
+			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Float32, 3, 8), nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "full", table, x.Zeros(Int64, 2))
+		}},
+		{"token_route", "the table has expert 7 of 3", false, func(x *Exec) {
+			table := FromSlice(x, []int32{-1, -1, -1, 7, 7, 0, 0, 0})
+			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Float32, 3, 8), nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "full", table, x.Zeros(Int64, 2))
+		}},
 		{"token_route", "weight is", true, func(x *Exec) {
 			x.Call("streamtorch::token_route", x.Ones(Float32, 1, 8), x.Ones(Int32, 3, 8), nil, nil, 0.0, false, 2, true, x.Zeros(Int32, 1), "full")
 		}},

@@ -29,6 +29,15 @@ inline bool is_floating(at::ScalarType t) { return t == at::kBFloat16 || t == at
 // Returns whether a kernel can read the elements of t in groups of 16 bytes.
 inline bool is_aligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
 
+// Throws if t is there and has not this many elements in this dtype on this device, as the kernels
+// of a token read them.
+inline void check_elements(const char* op, Optional t, const char* name, int64_t elements, at::ScalarType dtype, c10::Device device) {
+  if (!is_defined(t)) return;
+  TORCH_CHECK(t->numel() == elements && t->scalar_type() == dtype && t->device() == device && t->is_contiguous() && is_aligned(*t), op, ": ", name, " is ",
+              t->scalar_type(), " ", t->sizes(), " on ", t->device(), ", want ", elements, " elements of ", dtype, " on ", device,
+              ", contiguous and aligned to 16 bytes");
+}
+
 // Returns whether corresponding elements of the two tensors lie in the same order. The tensors have
 // equal sizes. The stride of a dimension of size 1 does not matter.
 inline bool in_one_order(const at::Tensor& a, const at::Tensor& b) {

@@ -97,10 +97,7 @@ struct Inputs {
 
   // Throws if t is there and has not this many elements in this dtype, as the kernels read them.
   void check(Optional t, const char* name, int64_t elements, at::ScalarType dtype) const {
-    if (!is_defined(t)) return;
-    TORCH_CHECK(t->numel() == elements && t->scalar_type() == dtype && t->device() == weight.device() && t->is_contiguous() && is_aligned(*t), kOperator,
-                ": ", name, " is ", t->scalar_type(), " ", t->sizes(), " on ", t->device(), ", want ", elements, " elements of ", dtype, " on ",
-                weight.device(), ", contiguous and aligned to 16 bytes");
+    check_elements(kOperator, t, name, elements, dtype, weight.device());
   }
 
   void check() const {

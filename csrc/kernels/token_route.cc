@@ -263,10 +263,7 @@ struct Inputs {
   int64_t columns() const { return weight.size(1); }
 
   void check(Optional t, const char* name, int64_t elements) const {
-    if (!is_defined(t)) return;
-    TORCH_CHECK(t->numel() == elements && t->scalar_type() == weight.scalar_type() && t->device() == weight.device() && t->is_contiguous() && is_aligned(*t),
-                kOperator, ": ", name, " is ", t->scalar_type(), " ", t->sizes(), " on ", t->device(), ", want ", elements, " elements of ",
-                weight.scalar_type(), " on ", weight.device(), ", contiguous and aligned to 16 bytes");
+    check_elements(kOperator, t, name, elements, weight.scalar_type(), weight.device());
   }
 
   void check() const {
@@ -300,6 +297,7 @@ void find_slots(const Inputs& of, int32_t* picks) {
   std::vector<bool> taken(static_cast<size_t>(slots));
   for (int64_t k = 0; k < of.top; ++k) {
     const int32_t slot = slot_of[picks[4 * k + 2]];
+    TORCH_CHECK(slot < slots, kOperator, ": the table has slot ", slot, " of ", slots);
     picks[4 * k] = slot;
     picks[4 * k + 1] = -1;
     ++counts[slot < 0];
@@ -315,6 +313,7 @@ void find_slots(const Inputs& of, int32_t* picks) {
     }
     const int32_t expert = picks[4 * k + 2], slot = static_cast<int32_t>(best);
     taken[static_cast<size_t>(best)] = true;
+    TORCH_CHECK(owner[slot] < experts, kOperator, ": the table has expert ", owner[slot], " of ", experts);
     if (owner[slot] >= 0) slot_of[owner[slot]] = -1;
     owner[slot] = expert;
     slot_of[expert] = slot;

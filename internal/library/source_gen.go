@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "f072d409457b9b826e8d81357d95e0e8a2169c4e92c6bdf72891a5f5b9b663d7"
+const Source = "393ae64afb8f36e5501c9d645b7a1834790c7d7444b896fd4bbd02b11ca18b55"
