@@ -11,14 +11,19 @@
 #include "kernels/mxfp4.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_left_shift.h>
+#include <ATen/ops/bitwise_right_shift.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <tuple>
 #include <vector>
@@ -30,6 +35,29 @@
 namespace ct {
 namespace {
 
+// Where a word has the sign and the magnitude of its codes 0 to 3: the lowest bits.
+constexpr int kSigns[] = {15, 7, 8, 0}, kMagnitudes[] = {9, 1, 4, 12};
+
+// Returns words of eight codes, from the first in the lowest bits, in the order of mxfp4.h.
+at::Tensor in_order(const at::Tensor& words) {
+  at::Tensor made = at::zeros_like(words);
+  const auto move = [&](int from, int to, int64_t bits) {
+    const at::Tensor moved = to < from ? at::bitwise_right_shift(words, from - to) : at::bitwise_left_shift(words, to - from);
+    made.bitwise_or_(at::bitwise_and(moved, at::Scalar(static_cast<int64_t>(static_cast<int32_t>((bits << to) * 0x10001)))));
+  };
+  for (int i = 0; i < 4; ++i) {
+    move(4 * i + 3, kSigns[i], 1);
+    move(4 * i, kMagnitudes[i], 7);
+  }
+  return made;
+}
+
+// Returns the k-th code of a word.
+int code_of(uint32_t word, int k) {
+  const uint32_t half = word >> 16 * (k / 4);
+  return static_cast<int>((half >> kSigns[k % 4] & 1) << 3 | (half >> kMagnitudes[k % 4] & 7));
+}
+
 at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales) {
   constexpr char kOperator[] = "streamtorch::mxfp4_pack";
   TORCH_CHECK(codes.scalar_type() == at::kByte && scales.scalar_type() == at::kByte && codes.device() == scales.device() && codes.dim() == scales.dim() + 1 &&
@@ -39,7 +67,8 @@ at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales) {
   const int64_t groups = scales.size(-1);
   const Segments s(32 * groups);
   const int64_t in_segment = s.columns / 32, padding = s.count * in_segment - groups;
-  const at::Tensor all = at::constant_pad_nd(codes.reshape({-1, 16 * groups}), {0, 16 * padding}).view({-1, s.count, 16 * in_segment});
+  const at::Tensor words = at::constant_pad_nd(codes.reshape({-1, 16 * groups}), {0, 16 * padding}).view(at::kInt);
+  const at::Tensor all = in_order(words).view(at::kByte).view({-1, s.count, 16 * in_segment});
   const at::Tensor powers = at::constant_pad_nd(scales.reshape({-1, groups}), {0, padding}).view({-1, s.count, in_segment});
   const at::Tensor packed = at::constant_pad_nd(at::cat({all, powers}, 2), {0, s.bytes - 17 * in_segment});
   std::vector<int64_t> shape = scales.sizes().vec();
@@ -48,26 +77,40 @@ at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales) {
 }
 
 float number_of(int code, int scale) {
-  static constexpr float kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  static constexpr float kNumbers[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   if (scale == 255) return std::numeric_limits<float>::quiet_NaN();
-  return std::ldexp((code & 8) != 0 ? -kMagnitudes[code & 7] : kMagnitudes[code & 7], scale - 127);
+  return std::ldexp((code & 8) != 0 ? -kNumbers[code & 7] : kNumbers[code & 7], scale - 127);
 }
 
 constexpr char kSource[] = R"cuda(
-// A thread writes eight columns of a row.
-extern "C" __global__ void mxfp4_unpack(const unsigned char* packed, DTYPE::Raw* out, long long rows, int columns, int in_segment, int segment, int row_bytes) {
-  const int eights = (columns + 7) / 8;
-  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < rows * eights; i += static_cast<long long>(gridDim.x) * blockDim.x) {
-    const long long row = i / eights;
-    const int column = static_cast<int>(i % eights) * 8, at = column % in_segment;
-    const unsigned char* const from = packed + row * row_bytes + column / in_segment * segment;
-    const unsigned codes = *reinterpret_cast<const unsigned*>(from + at / 2), scale = from[in_segment / 2 + at / 32];
-    for (int k = 0; k < 8 && column + k < columns; ++k) {
-      const unsigned code = codes >> 4 * k & 15u;
-      // Half an odd number, or a power of two and its half: e2m1.
-      const float magnitude = (code & 6u) == 0 ? 0.5f * (code & 1u) : (1 + 0.5f * (code & 1u)) * (1 << ((code >> 1 & 3u) - 1));
-      const float v = scale == 255 ? __uint_as_float(0x7FC00000u) : ldexpf(magnitude, static_cast<int>(scale) - 127);
-      out[row * columns + column + k] = DTYPE::narrow(code & 8u ? -v : v);
+constexpr int kSigns[] = {15, 7, 8, 0}, kMagnitudes[] = {9, 1, 4, 12};  // as in C++
+
+// Returns the codes i and i + 4 of a word as numbers.
+template <int i>
+__device__ __forceinline__ float2 numbers(unsigned word) {
+  constexpr unsigned kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
+  const unsigned pair = ((kMagnitudes[i] < 9 ? word << (9 - kMagnitudes[i]) : word >> (kMagnitudes[i] - 9)) & kMagnitude) | (word << (15 - kSigns[i]) & kSign);
+  float2 made;  // float16 times 2^14
+  asm("{\n.reg .f16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}" : "=f"(made.x), "=f"(made.y) : "r"(pair));
+  return make_float2(made.x * 16384, made.y * 16384);
+}
+
+// A block writes rows, and a thread eight columns at a time.
+extern "C" __global__ void __launch_bounds__(256) mxfp4_unpack(const unsigned char* packed, DTYPE::Raw* out, long long rows, int columns, int in_segment, int segment, int row_bytes) {
+  for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+    for (int column = threadIdx.x * 8; column < columns; column += 8 * 256) {
+      const int at = column % in_segment;
+      const unsigned char* const from = packed + row * row_bytes + column / in_segment * segment;
+      const unsigned codes = *reinterpret_cast<const unsigned*>(from + at / 2), scale = from[in_segment / 2 + at / 32];
+      const float power = __uint_as_float(scale == 255 ? 0x7FC00000u : scale == 0 ? 0x00400000u : scale << 23);
+      const float2 v[] = {numbers<0>(codes), numbers<1>(codes), numbers<2>(codes), numbers<3>(codes)};
+      const float all[] = {v[0].x * power, v[1].x * power, v[2].x * power, v[3].x * power, v[0].y * power, v[1].y * power, v[2].y * power, v[3].y * power};
+      DTYPE::Raw* const to = out + row * columns + column;
+      if (columns % 8 == 0) {
+        *reinterpret_cast<Vector<DTYPE, 8>*>(to) = narrow<DTYPE>(all);
+      } else {
+        for (int k = 0; k < 8 && column + k < columns; ++k) to[k] = DTYPE::narrow(all[k]);
+      }
     }
   }
 }
@@ -96,7 +139,7 @@ at::Tensor mxfp4_numbers(const at::Tensor& packed, int64_t columns, at::ScalarTy
     long long count = rows;
     int width = static_cast<int>(columns), in_segment = static_cast<int>(s.columns), segment = static_cast<int>(s.bytes), row_bytes = static_cast<int>(s.row_bytes());
     void* arguments[] = {&from, &to, &count, &width, &in_segment, &segment, &row_bytes};
-    const int64_t blocks = std::min<int64_t>((rows * ((columns + 7) / 8) + 255) / 256, 32 * cuda().chip(packed.device().index()).multiprocessors);
+    const int64_t blocks = std::min<int64_t>(rows, 64 * cuda().chip(packed.device().index()).multiprocessors);
     if (rows > 0) cuda().launch(program, "mxfp4_unpack", images::stream_of(packed), static_cast<unsigned>(blocks), 256, arguments, 0);
     return out;
   }
@@ -108,7 +151,9 @@ at::Tensor mxfp4_numbers(const at::Tensor& packed, int64_t columns, at::ScalarTy
     for (int64_t column = 0; column < columns; ++column) {
       const uint8_t* const segment = from + column / s.columns * s.bytes;
       const int64_t at = column % s.columns;
-      *to++ = number_of(segment[at / 2] >> (at % 2 * 4) & 15, segment[s.columns / 2 + at / 32]);
+      uint32_t word = 0;
+      std::memcpy(&word, segment + at / 8 * 4, sizeof word);
+      *to++ = number_of(code_of(word, static_cast<int>(at % 8)), segment[s.columns / 2 + at / 32]);
     }
   }
   return out.to(packed.device(), dtype).view(shape);

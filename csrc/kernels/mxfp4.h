@@ -2,10 +2,15 @@
 // columns, as gpt_oss publishes them.
 //
 // A row of a matrix is cut into segments, all of one width: a multiple of 128 columns, so that the
-// row ends within the last of them. A segment has the codes of its columns, two in a byte, the
-// first one in the low half; then the scale of each 32 columns, a byte e8m0; then zeros up to a
-// multiple of 16 bytes. So a segment is what a kernel copies at a time. Columns behind the last
-// have the code 0 and the scale 0.
+// row ends within the last of them. A segment has the codes of its columns, eight in a word; then
+// the scale of each 32 columns, a byte e8m0; then zeros up to a multiple of 16 bytes. So a segment
+// is what a kernel copies at a time. Columns behind the last have the code 0 and the scale 0.
+//
+// The codes 0 to 3 of a word lie in its low half, and 4 to 7 in the same way in its high half. Two
+// of four are moved and masked once to become numbers in float16, and two others twice:
+//
+//   bit     15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
+//   code    0s 3m 3m 3m 0m 0m 0m 2s 1s 2m 2m 2m 1m 1m 1m 3s
 #pragma once
 
 #include <ATen/core/Tensor.h>

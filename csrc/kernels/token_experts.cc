@@ -144,13 +144,13 @@ at::Tensor by_operators(const Inputs& of) {
   return at::mul(of.epilogue == kSilu ? at::silu(gate) : at::gelu(gate, "tanh"), up).to(of.dtype());
 }
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int64_t line) {
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int64_t step, int64_t line) {
   const at::ScalarType dtype = of.dtype();
   const std::tuple key(dtype, of.coded(), of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"products of one token with " + std::to_string(of.top()) + " experts of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", of.summed() ? float_name(dtype) : "Float") + define("COLUMNS", of.columns()) +
-                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) + define("NORM", is_defined(of.norm)) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("STEP", step) + define("LINE", line) + define("NORM", is_defined(of.norm)) +
                      define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", of.coded() ? 3 : 0) +
                      define("PAIRS", of.coded() ? 8 : 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) + kEdgesText,
                  std::string(kTokenLinearText) + kTokenRingText + (of.coded() ? kTokenExperts4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
@@ -170,11 +170,11 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const int warps = of.coded() ? 8 : 4, in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
   const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;
   Cut cut(of.columns(), /*coded=*/false, /*ring=*/true);
-  int line = cut.width * 2, input_bytes = 2;  // bytes of a row in a box, and of an element of the input
+  int step = cut.width * 2, line = step, input_bytes = 2;  // bytes from a box to the next, of a row in a box, of an element of the input
   if (of.coded()) {
     const Segments s(of.columns());
     cut.boxes = static_cast<int>(s.count), cut.width = static_cast<int>(s.columns), cut.padded = cut.boxes * cut.width;
-    line = static_cast<int>(s.bytes), input_bytes = 4;
+    step = static_cast<int>(s.bytes), line = (step + 63) / 128 * 128 + 64, input_bytes = 4;
   }
   at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options().dtype(dtype));
   Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
@@ -182,7 +182,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
            .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
   const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + in_group - 1) / in_group, box_bytes = line * 2 * in_group;
   const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
-  const int kept = cut.padded * input_bytes * parts + 8 * warps, of_sums = of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
+  const int kept = cut.padded * input_bytes * parts + 8 * warps, of_sums = of.coded() ? 8 * 8 * warps * 2 * in_group : 0;  // bytes
   const int room = (chip.shared_memory - kept - of_sums - 40 * top - 128) / (box_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * (of.coded() ? 1 : cut.boxes_together());
@@ -199,7 +199,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
     CudaBoxes all, slots;
   } maps{map_of(of.weight), map_of(is_defined(of.slots) ? *of.slots : of.weight)};
   void* arguments[] = {&l, &maps};
-  cuda().launch(program_of(of, edge, cut, line), of.coded() ? "token_experts4" : "token_experts", images::stream_of(of.weight), blocks, 32 * (warps + 1), arguments,
+  cuda().launch(program_of(of, edge, cut, step, line), of.coded() ? "token_experts4" : "token_experts", images::stream_of(of.weight), blocks, 32 * (warps + 1), arguments,
                 l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }

@@ -36,10 +36,10 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
     shares[threadIdx.x] = PICKS == 2 ? __ldcg(l.shares + threadIdx.x) : 1;
   }
   meet<32 * kWarps>();
-  const int groups = groups_of(l), pairs = pairs_of(l);
+  const int pairs = pairs_of(l);
   Place from;
-  for (int turn = blockIdx.x; turn < groups * kTurns; turn += gridDim.x) {
-    const int pair = turn % groups * kWarps + warp, k = turn / groups;
+  for (Turn turn(groups_of(l)); !turn.is_over(); turn.advance()) {
+    const int pair = turn.group * kWarps + warp, k = turn.matrix;
     const Pair of(l, pair);
     Linear own = l;  // of this pick
     float2 add = make_float2(0, 0);
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
       float c[2] = {0, 0}, d[2] = {0, 0};
       for (int box = 0; box < BOXES; ++box) {
         Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
-        if (fills) fill(maps.slots, s.ring + from.stage * kBoxBytes, box * (kLine / 8), turn % groups * kRowsOfGroup, (kTwoMatrices ? 2 : 1) * pick.x);
+        if (fills) fill(maps.slots, s.ring + from.stage * kBoxBytes, box * (STEP / 8), turn.group * kRowsOfGroup, (kTwoMatrices ? 2 : 1) * pick.x);
         const Raw* const first = reinterpret_cast<const Raw*>(s.ring + from.stage * kBoxBytes) + warp * (kTwoMatrices ? 1 : 2) * WIDTH;
         const Raw* const second = first + (kTwoMatrices ? kWarps : 1) * WIDTH;
 #pragma unroll

@@ -159,7 +159,7 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int p
   return variant_of(key, [&] {
     Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
-                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", cut.width * (codes == 0 ? 2 : 1)) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("STEP", cut.width * (codes == 0 ? 2 : 1)) + define("LINE", cut.width * (codes == 0 ? 2 : 1)) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
                      define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};

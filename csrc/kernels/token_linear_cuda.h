@@ -139,6 +139,7 @@ __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
     const float w[8] = {low[0], low[4], low[1], low[5], low[2], low[6], low[3], low[7]};
 #pragma unroll
     for (int i = 0; i < 8; ++i) high[i] = h[i], low[i] = w[i];
+    at = at / 128 * 128 + at / 8 % 4 * 32 + at / 32 % 4 * 8;  // the four lanes of a row read at once
   }
   Vector<Half, 8>* const to = reinterpret_cast<Vector<Half, 8>*>(x + 2 * at);
   to[0] = narrow<Half>(high);

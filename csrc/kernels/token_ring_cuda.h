@@ -8,8 +8,9 @@
 // boxes of the block's groups. Few boxes are on their way at the same time, because the small loads
 // of the other threads wait behind them.
 //
-// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH, and LINE: the bytes of WIDTH
-// columns, with the scales of codes of 4 bits.
+// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH; STEP, the bytes from a box of a
+// row to the next one; and LINE, the bytes of a row in a box. With codes of 4 bits a row of a box
+// ends with what comes behind it, so that rows which are read together lie in different banks.
 #pragma once
 
 namespace ct {
@@ -52,6 +53,26 @@ constexpr int kRowsOfGroup = kTwoMatrices ? PAIRS : 2 * PAIRS;  // of each matri
 
 __device__ __forceinline__ int groups_of(const Linear& l) { return (pairs_of(l) + PAIRS - 1) / PAIRS; }
 
+// The group that a block computes, and its matrix. A block goes on by as many groups as there are
+// blocks. There is no division: that takes as long as half a box.
+struct Turn {
+  int group, matrix = 0;
+  const int groups;
+
+  __device__ __forceinline__ explicit Turn(int of) : group(blockIdx.x), groups(of) { settle(); }
+  __device__ __forceinline__ bool is_over() const { return matrix >= kTurns; }
+  __device__ __forceinline__ void advance() {
+    group += gridDim.x;
+    settle();
+  }
+  __device__ __forceinline__ void settle() {
+    while (group >= groups) {
+      group -= groups;
+      ++matrix;
+    }
+  }
+};
+
 // What a block has in shared memory.
 struct Shared {
   const unsigned char* ring;
@@ -87,11 +108,10 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, cons
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
   Place to, oldest;
   int flying = 0;
-  const int groups = groups_of(l);
-  for (int turn = blockIdx.x; turn < groups * kTurns; turn += gridDim.x) {
-    const int row = turn % groups * kRowsOfGroup;
+  for (Turn turn(groups_of(l)); !turn.is_over(); turn.advance()) {
+    const int row = turn.group * kRowsOfGroup;
     for (int part = 0; part < kParts; ++part) {
-      const Source from = source_of(map, picks, PICKS == 1 ? turn / groups : part);
+      const Source from = source_of(map, picks, PICKS == 1 ? turn.matrix : part);
       for (int box = 0; box < BOXES; ++box) {
         Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);  // at once in the first round
         if (flying == l.window) {
@@ -104,7 +124,7 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, cons
         bar.expect(kBoxBytes);
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
                          ring + to.stage * kBoxBytes),
-                     "l"(from.map), "r"(box * (kLine / 8)), "r"(row), "r"(from.matrix), "r"(bar.at), "l"(once)
+                     "l"(from.map), "r"(box * (STEP / 8)), "r"(row), "r"(from.matrix), "r"(bar.at), "l"(once)
                      : "memory");
         to.advance(l.stages);
       }

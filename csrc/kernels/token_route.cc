@@ -5,7 +5,7 @@
 //   bias     [experts] float32
 //   norm     [columns] float32: an RMS norm of the input, whose weight with `offset` is 1 + norm
 //   arrived  [1 or more] int32: the first one counts blocks, and is 0 before and after
-//   table    [experts + 2 * slots + 1] int32, or none: see below
+//   table    [experts + 2 * slots + 1] int32, or none, for top to experts slots: see below
 //   counts   [2] int64, with a table: how many picks were in a slot, and how many were not
 //
 // The scores are norm(input) @ weight^T + bias, in float32. The results are the `top` largest, the
@@ -40,6 +40,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/token_route_cuda.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -47,202 +48,6 @@ namespace {
 
 constexpr char kOperator[] = "streamtorch::token_route";
 constexpr int64_t kMostColumns = 8192, kMostExperts = 1024, kMostTop = 16;
-constexpr int kWarps = 4;  // as in the CUDA text
-
-// Each warp computes the scores of some experts. The block that arrives last finds the top.
-//
-//   COLUMNS  the elements of the input, a multiple of 4
-//   EXPERTS  the number of experts
-//   TOP      the number of picks
-//   NORM     1: the input goes through an RMS norm
-//   OFFSET   what is added to its weights
-//   OF_TOP   1: the softmax is over the top scores
-//   OFTEN    1: the slot that was picked least often is given up
-constexpr char kSource[] = R"cuda(
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr unsigned kAll = 0xFFFFFFFFu;
-
-struct Route {
-  const float* input;
-  const float* weight;
-  const float* bias;  // or NULL
-  const float* norm;
-  float* scores;      // [EXPERTS]
-  int* arrived;
-  int* table;         // of slots, or NULL
-  long long* counts;  // with a table
-  int4* picks;
-  float* shares;
-  float eps;
-  int slots;
-};
-
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(kAll, v, distance);
-  return v;
-}
-
-// Returns whether a score comes before another one.
-__device__ __forceinline__ bool before(float a, int i, float b, int j) {
-  const bool no = a != a, others = b != b;
-  if (no != others) return no;
-  return a > b || ((no || a == b) && i < j);
-}
-
-// Returns the pick of lane k, whose expert is the k-th: its slot, and the expert if it is to be
-// copied there. One warp runs it. Only this warp uses the table meanwhile.
-__device__ __forceinline__ int4 find_slots(const Route& r, int expert) {
-  const int lane = threadIdx.x % 32;
-  int* const slot_of = r.table;
-  int* const owner = slot_of + EXPERTS;
-  int* const stamp = owner + r.slots;
-  int* const clock = stamp + r.slots;
-  const int now = *clock + 1;
-  int slot = lane < TOP ? slot_of[expert] : -1;
-  const unsigned here = __ballot_sync(kAll, lane < TOP && slot >= 0);
-  if (lane < TOP && slot >= 0) stamp[slot] = OFTEN ? stamp[slot] + 1 : now;
-  __syncwarp();
-  int taken[TOP];  // slots that this token uses
-#pragma unroll
-  for (int k = 0; k < TOP; ++k) taken[k] = __shfl_sync(kAll, slot, k);
-#pragma unroll
-  for (int k = 0; k < TOP; ++k) {
-    if (here >> k & 1) continue;
-    int best = 0x7FFFFFFF, at = 0x7FFFFFFF;
-    for (int i = lane; i < r.slots; i += 32) {
-      bool used = false;
-#pragma unroll
-      for (int j = 0; j < TOP; ++j) used |= taken[j] == i;
-      const int of = stamp[i];
-      if (!used && (of < best || (of == best && i < at))) best = of, at = i;
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const int other = __shfl_xor_sync(kAll, best, distance), number = __shfl_xor_sync(kAll, at, distance);
-      if (other < best || (other == best && number < at)) best = other, at = number;
-    }
-    taken[k] = at;
-    const int in = __shfl_sync(kAll, expert, k);
-    if (lane == 0) {
-      if (owner[at] >= 0) slot_of[owner[at]] = -1;
-      owner[at] = in;
-      slot_of[in] = at;
-      stamp[at] = OFTEN ? 1 : now;
-    }
-    if (lane == k) slot = at;
-    __syncwarp();
-  }
-  if (lane == 0) {
-    *clock = now;
-    r.counts[0] += __popc(here);
-    r.counts[1] += TOP - __popc(here);
-  }
-  return make_int4(slot, here >> lane & 1 ? -1 : expert, expert, 0);
-}
-
-// Finds the top of all scores. One warp runs it.
-__device__ __forceinline__ void find_top(const Route& r) {
-  constexpr int kOwn = (EXPERTS + 31) / 32;
-  const int lane = threadIdx.x % 32;
-  const float none = __int_as_float(static_cast<int>(0xFF800000u));
-  float own[kOwn];
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) own[i] = i * 32 + lane < EXPERTS ? __ldcg(r.scores + i * 32 + lane) : none;
-  float largest = 0, sum = 0, mine = 0;
-  int expert = 0;  // that lane k has picked
-  unsigned taken[(kOwn + 31) / 32] = {};  // a bit for each own score
-  for (int k = 0; k < TOP; ++k) {
-    float best = none;
-    int at = 0x7FFFFFFF;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int number = i * 32 + lane;
-      if (number < EXPERTS && !(taken[i / 32] >> i % 32 & 1) && (at == 0x7FFFFFFF || before(own[i], number, best, at))) best = own[i], at = number;
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const float other = __shfl_xor_sync(kAll, best, distance);
-      const int number = __shfl_xor_sync(kAll, at, distance);
-      if (number != 0x7FFFFFFF && (at == 0x7FFFFFFF || before(other, number, best, at))) best = other, at = number;
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      if (i * 32 + lane == at) taken[i / 32] |= 1u << i % 32;
-    }
-    if (k == 0) {
-      largest = best;
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) sum += !OF_TOP && i * 32 + lane < EXPERTS ? expf(own[i] - largest) : 0;
-      sum = sum_of_warp(sum);
-    }
-    const float share = expf(best - largest);
-    if (OF_TOP) sum += share;
-    if (lane == k) mine = share;
-    if (lane == k) expert = at;
-  }
-  if (lane < TOP) r.shares[lane] = mine / sum;
-  int4 pick = make_int4(expert, -1, expert, 0);
-  if (r.table != nullptr) pick = find_slots(r, expert);
-  if (lane < TOP) r.picks[lane] = pick;
-}
-
-extern "C" __global__ void __launch_bounds__(128) token_route(const Route r) {
-  __shared__ __align__(16) float x[COLUMNS];
-  __shared__ float room[kWarps];
-  __shared__ bool last;
-  begin();
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  // Weights are asked for into the cache of the device.
-  for (int expert = blockIdx.x * kWarps + warp; expert < EXPERTS; expert += gridDim.x * kWarps) {
-    for (int at = lane * 32; at < COLUMNS; at += 1024) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(r.weight + static_cast<size_t>(expert) * COLUMNS + at));
-    }
-  }
-  wait();
-  float squares = 0;
-  for (int at = thread * 4; at < COLUMNS; at += kThreads * 4) {
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(r.input + at));
-    *reinterpret_cast<float4*>(x + at) = v;
-    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-  }
-  if (NORM) {
-    squares = sum_of_warp(squares);
-    if (lane == 0) room[warp] = squares;
-    __syncthreads();
-    squares = 0;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) squares += room[i];
-    const float scale = rsqrtf(squares / COLUMNS + r.eps);
-    for (int at = thread * 4; at < COLUMNS; at += kThreads * 4) {
-      const float4 w = __ldcg(reinterpret_cast<const float4*>(r.norm + at));
-      x[at] *= scale * (w.x + OFFSET), x[at + 1] *= scale * (w.y + OFFSET), x[at + 2] *= scale * (w.z + OFFSET), x[at + 3] *= scale * (w.w + OFFSET);
-    }
-  }
-  __syncthreads();
-  for (int expert = blockIdx.x * kWarps + warp; expert < EXPERTS; expert += gridDim.x * kWarps) {
-    const float* const row = r.weight + static_cast<size_t>(expert) * COLUMNS;
-    float sum = 0;
-#pragma unroll 4
-    for (int at = lane * 4; at < COLUMNS; at += 128) {
-      const float4 w = __ldcg(reinterpret_cast<const float4*>(row + at)), v = *reinterpret_cast<const float4*>(x + at);
-      sum = fmaf(w.x, v.x, fmaf(w.y, v.y, fmaf(w.z, v.z, fmaf(w.w, v.w, sum))));
-    }
-    sum = sum_of_warp(sum);
-    if (lane == 0) __stcg(r.scores + expert, sum + (r.bias == nullptr ? 0 : __ldcg(r.bias + expert)));
-  }
-  __syncthreads();
-  if (thread == 0) {
-    __threadfence();
-    last = atomicAdd(r.arrived, 1) == static_cast<int>(gridDim.x) - 1;
-    __threadfence();
-  }
-  __syncthreads();
-  if (!last) return;
-  if (thread == 0) *r.arrived = 0;
-  if (warp == 0) find_top(r);
-}
-)cuda";
 
 struct Inputs {
   const at::Tensor& input;
@@ -280,8 +85,8 @@ struct Inputs {
     TORCH_CHECK(is_defined(table) == is_defined(counts), kOperator, ": table and counts go together");
     if (!is_defined(table)) return;
     TORCH_CHECK(table->scalar_type() == at::kInt && table->device() == weight.device() && table->is_contiguous() && (table->numel() - experts() - 1) % 2 == 0 &&
-                    slots() >= top,
-                kOperator, ": table is ", table->scalar_type(), " ", table->sizes(), ", want int32 [experts + 2 * slots + 1] for ", experts(), " experts and at least ", top, " slots");
+                    slots() >= top && slots() <= experts(),
+                kOperator, ": table is ", table->scalar_type(), " ", table->sizes(), ", want int32 [experts + 2 * slots + 1] for ", experts(), " experts and ", top, " to ", experts(), " slots");
     TORCH_CHECK(counts->scalar_type() == at::kLong && counts->numel() == 2 && counts->device() == weight.device() && counts->is_contiguous(), kOperator,
                 ": counts is ", counts->scalar_type(), " ", counts->sizes(), ", want int64 [2]");
   }
@@ -353,16 +158,15 @@ struct Route {
 };
 
 std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
-  const c10::DeviceIndex device = of.weight.device().index();
   TORCH_CHECK(of.weight.scalar_type() == at::kFloat && of.columns() % 4 == 0 && of.columns() <= kMostColumns && of.experts() <= kMostExperts, kOperator,
               ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), ", and the kernel takes float32, up to ", kMostExperts,
               " experts, and a multiple of 4 columns up to ", kMostColumns);
   const CudaProgram& program = variant_of(
       std::tuple(of.columns(), of.experts(), of.top, is_defined(of.norm), of.offset, of.of_top, of.often, static_cast<int>(edge)), [&] {
         return Variant{"a router of " + std::to_string(of.experts()) + " experts",
-                       "\n" + define("COLUMNS", of.columns()) + define("EXPERTS", of.experts()) + define("TOP", of.top) + define("NORM", is_defined(of.norm)) +
+                       "\n" + define("THREADS", kTokenRouteThreads) + define("COLUMNS", of.columns()) + define("EXPERTS", of.experts()) + define("TOP", of.top) + define("NORM", is_defined(of.norm)) +
                            define("OFFSET", of.offset) + define("OF_TOP", of.of_top) + define("OFTEN", of.often) + define("EDGE", edge) + kEdgesText,
-                       kSource, /*fused_multiply_add=*/true};
+                       kTokenRouteText, /*fused_multiply_add=*/true};
       });
   at::Tensor scores = at::empty({of.experts()}, of.weight.options()), picks = at::empty({of.top, 4}, of.weight.options().dtype(at::kInt)),
              shares = at::empty({of.top}, of.weight.options());
@@ -370,8 +174,7 @@ std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
           is_defined(of.table) ? of.table->mutable_data_ptr() : nullptr, is_defined(of.counts) ? of.counts->mutable_data_ptr() : nullptr,
           picks.mutable_data_ptr(), shares.mutable_data_ptr(), static_cast<float>(of.eps), static_cast<int>(of.slots())};
   void* arguments[] = {&r};
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>((of.experts() + kWarps - 1) / kWarps, cuda().chip(device).multiprocessors));
-  cuda().launch(program, "token_route", images::stream_of(of.weight), blocks, 32 * kWarps, arguments, 0, start_of(edge));
+  cuda().launch(program, "token_route", images::stream_of(of.weight), static_cast<unsigned>(of.experts()), kTokenRouteThreads, arguments, 0, start_of(edge));
   return {picks, shares};
 }
 
@@ -388,7 +191,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_route(Tensor input, Tensor weight, Tensor? bias, Tensor? norm, float eps, bool offset, int top, bool of_top, Tensor(a!) arrived, str edge, "
       "Tensor(b!)? table=None, Tensor(c!)? counts=None, bool often=False) -> (Tensor, Tensor)");
-  declare_early_reads(kOperator, {{"weight"}});
+  declare_early_reads(kOperator, {{"weight"}, {"bias"}, {"norm"}});
 }
 
 // CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees

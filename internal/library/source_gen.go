@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "393ae64afb8f36e5501c9d645b7a1834790c7d7444b896fd4bbd02b11ca18b55"
+const Source = "4504ae34c04cd886a2f770e448cb901b46b060ebcd7d4d790cade6f74d384b30"

@@ -84,16 +84,14 @@ func (p *TablePass) copy(x *cgotorch.Exec) {
 	y.Wait(s.used) //edge:stage-used TestTablePass checked
 	y.Tidy(func() *cgotorch.Tensor {
 		for at := 0; at < len(places); {
-			n := 1 // adjacent experts in host memory are one copy
-			for places[at] < 0 && at+n < len(places) && places[at+n] < 0 {
+			n := 1 // adjacent experts are one copy
+			for at+n < len(places) && (places[at+n] < 0) == (places[at] < 0) {
 				n++
 			}
 			for i, to := range s.matrices {
-				from := y.Narrow(layer.Experts[i], 0, at, n)
-				if places[at] >= 0 {
-					from = y.Narrow(layer.Slots[i], 0, int(places[at]), 1)
+				if places[at] < 0 {
+					y.CopyInPlace(y.Narrow(to, 0, at, n), y.Narrow(layer.Experts[i], 0, at, n))
 				}
-				y.CopyInPlace(y.Narrow(to, 0, at, n), from)
 			}
 			at += n
 		}
@@ -101,6 +99,21 @@ func (p *TablePass) copy(x *cgotorch.Exec) {
 	})
 	s.copied.Close()
 	s.copied = y.Record()
+}
+
+// fromSlots enqueues the copies of a layer's experts that are in slots. The bus does not wait for
+// them, because the stream is that of the computation.
+func (p *TablePass) fromSlots(x *cgotorch.Exec, s *stage, layer int) {
+	x.Tidy(func() *cgotorch.Tensor {
+		for expert, slot := range p.places[layer] {
+			for i, to := range s.matrices {
+				if slot >= 0 {
+					x.CopyInPlace(x.Narrow(to, 0, expert, 1), x.Narrow(p.t.layers[layer].Slots[i], 0, int(slot), 1))
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // Experts returns the matrices of a layer's experts, [experts, rows, columns], on the device. x's
@@ -117,6 +130,7 @@ func (p *TablePass) Experts(x *cgotorch.Exec, layer int) []*cgotorch.Tensor {
 	p.used = true
 	s := &p.t.stages[layer%layersInPass]
 	x.Wait(s.copied) //edge:stage-copied TestTablePass checked
+	p.fromSlots(x, s, layer)
 	return s.matrices
 }
 

@@ -38,14 +38,14 @@ var cudaPrograms = map[string][]string{
 	"token_embedding":    {"token_embedding.cc:kText", "DTYPE BFloat16", "token_embedding.cc:kSource"},
 	"token_drawn":        {"EDGE 1", "BLOCKS 8", "ITEMS 16", "KEEP 1", "TOP 1", "FILTER 1", "edges.h:kEdgesText", "token_best_cuda.h", "token_drawn_cuda.h"},
 	"token_likeliest":    {"EDGE 1", "BLOCKS 8", "edges.h:kEdgesText", "token_best_cuda.h", "token_likeliest.cc:kSource"},
-	"token_experts":      {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "LINE 2048", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 1", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
-	"token_experts add":  {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 768", "PADDED 768", "BOXES 1", "WIDTH 768", "LINE 1536", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 2", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
-	"token_experts4":     {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2880", "PADDED 2944", "BOXES 1", "WIDTH 2944", "LINE 1568", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 5", "EDGE 1", "CODES 3", "PAIRS 8", "PICKS 1", "TOP 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts4_cuda.h"},
-	"token_experts4 add": {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 2880", "PADDED 2944", "BOXES 1", "WIDTH 2944", "LINE 1568", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 3", "PAIRS 8", "PICKS 2", "TOP 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts4_cuda.h"},
+	"token_experts":      {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "STEP 2048", "LINE 2048", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 1", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_experts add":  {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 768", "PADDED 768", "BOXES 1", "WIDTH 768", "STEP 1536", "LINE 1536", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 2", "TOP 8", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts_cuda.h"},
+	"token_experts4":     {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2880", "PADDED 2944", "BOXES 1", "WIDTH 2944", "STEP 1568", "LINE 1600", "NORM 1", "LATE 0", "OFFSET 0", "EPILOGUE 5", "EDGE 1", "CODES 3", "PAIRS 8", "PICKS 1", "TOP 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts4_cuda.h"},
+	"token_experts4 add": {"DTYPE BFloat16", "INPUT BFloat16", "COLUMNS 2880", "PADDED 2944", "BOXES 1", "WIDTH 2944", "STEP 1568", "LINE 1600", "NORM 0", "LATE 0", "OFFSET 0", "EPILOGUE 2", "EDGE 1", "CODES 3", "PAIRS 8", "PICKS 2", "TOP 4", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_experts4_cuda.h"},
 	"mxfp4":              {"DTYPE BFloat16", "mxfp4.cc"},
-	"token_route":        {"COLUMNS 2048", "EXPERTS 128", "TOP 8", "NORM 1", "OFFSET 0", "OF_TOP 1", "OFTEN 0", "EDGE 1", "edges.h:kEdgesText", "token_route.cc"},
-	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "LINE 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
-	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "LINE 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
+	"token_route":        {"THREADS 256", "COLUMNS 2048", "EXPERTS 128", "TOP 8", "NORM 1", "OFFSET 0", "OF_TOP 1", "OFTEN 0", "EDGE 1", "edges.h:kEdgesText", "token_route_cuda.h"},
+	"token_linear":       {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "STEP 2048", "LINE 2048", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 0", "PAIRS 4", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_direct_cuda.h", "token_ring_cuda.h", "token_boxes_cuda.h"},
+	"token_linear codes": {"DTYPE BFloat16", "INPUT Float", "COLUMNS 2048", "PADDED 2048", "BOXES 2", "WIDTH 1024", "STEP 1024", "LINE 1024", "NORM 1", "LATE 1", "OFFSET 0", "EPILOGUE 3", "EDGE 1", "CODES 1", "PAIRS 8", "PICKS 0", "TOP 1", "edges.h:kEdgesText", "token_linear_cuda.h", "token_ring_cuda.h", "token_codes_cuda.h"},
 	"window_attention":   {"window_attention.cc:kText", "DTYPE BFloat16", "MMA \"bf16\"", "DEPTH 32", "window_attention.cc"},
 }
 
@@ -81,6 +81,7 @@ inline unsigned __float_as_uint(float) { return 0; } inline int __float_as_int(f
 inline void __syncthreads() {} inline void __syncwarp(unsigned = 0) {} inline void __threadfence() {} inline void __nanosleep(unsigned) {}
 inline int __all_sync(unsigned, int v) { return v; } inline int __syncthreads_or(int) { return 0; } inline int __syncthreads_and(int) { return 0; }
 template <typename T> T __shfl_xor_sync(unsigned, T v, int, int = 32) { return v; }
+inline unsigned __reduce_max_sync(unsigned, unsigned v) { return v; } inline int __reduce_min_sync(unsigned, int v) { return v; }
 template <typename T> T __shfl_sync(unsigned, T v, int, int = 32) { return v; }
 template <typename T> T __shfl_up_sync(unsigned, T v, unsigned, int = 32) { return v; }
 template <typename T> T __shfl_down_sync(unsigned, T v, unsigned, int = 32) { return v; }

@@ -1,0 +1,200 @@
+// The CUDA text of token_route. The text of edges.h comes before it.
+//
+// A block computes the score of one expert. Its weights are asked for before the wait. The block
+// that arrives last finds the top of all scores, in one warp, while the others fetch the table.
+//
+// The text is compiled for one set of these macros:
+//
+//   THREADS  of a block
+//   COLUMNS  the elements of the input, a multiple of 4
+//   EXPERTS  the number of experts
+//   TOP      the number of picks
+//   NORM     1: the input goes through an RMS norm
+//   OFFSET   what is added to its weights
+//   OF_TOP   1: the softmax is over the top scores
+//   OFTEN    1: the slot that was picked least often is given up
+#pragma once
+
+namespace ct {
+
+inline constexpr int kTokenRouteThreads = 256;
+
+inline constexpr char kTokenRouteText[] = R"cuda(
+constexpr int kWarps = THREADS / 32, kSteps = (COLUMNS / 4 + THREADS - 1) / THREADS;
+constexpr unsigned kAll = 0xFFFFFFFFu;
+
+struct Route {
+  const float* input;
+  const float* weight;
+  const float* bias;  // or NULL
+  const float* norm;
+  float* scores;      // [EXPERTS]
+  int* arrived;
+  int* table;         // of slots, or NULL
+  long long* counts;  // with a table
+  int4* picks;
+  float* shares;
+  float eps;
+  int slots;
+};
+
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(kAll, v, distance);
+  return v;
+}
+
+// Returns a number that is larger for a larger score. NaN has the largest one, and no score has 0.
+__device__ __forceinline__ unsigned key_of(float score) {
+  if (score != score) return 0xFFFFFFFFu;
+  const unsigned bits = __float_as_uint(score + 0.f);  // there is one zero
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float score_of(unsigned key) { return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key); }
+
+// Returns the pick of lane k, whose expert is the k-th: its slot, and the expert if it is to be
+// copied there. One warp runs it. `held` is the table in shared memory.
+__device__ __forceinline__ int4 find_slots(const Route& r, int* held, int expert) {
+  const int lane = threadIdx.x % 32, clock = EXPERTS + 2 * r.slots;
+  int *const slot_of = held, *const owner = slot_of + EXPERTS, *const stamp = owner + r.slots;
+  const auto set = [&](int* at, int value) { *at = value, r.table[at - held] = value; };
+  const int now = held[clock] + 1;
+  int slot = lane < TOP ? slot_of[expert] : -1;
+  const unsigned here = __ballot_sync(kAll, lane < TOP && slot >= 0);
+  if (lane < TOP && slot >= 0) set(stamp + slot, OFTEN ? stamp[slot] + 1 : now);
+  __syncwarp();
+  int taken[TOP];  // slots that this token uses
+#pragma unroll
+  for (int k = 0; k < TOP; ++k) taken[k] = __shfl_sync(kAll, slot, k);
+#pragma unroll
+  for (int k = 0; k < TOP; ++k) {
+    if (here >> k & 1) continue;
+    int best = 0x7FFFFFFF, at = 0x7FFFFFFF;
+    for (int i = lane; i < r.slots; i += 32) {
+      bool used = false;
+#pragma unroll
+      for (int j = 0; j < TOP; ++j) used |= taken[j] == i;
+      if (!used && (at == 0x7FFFFFFF || stamp[i] < best)) best = stamp[i], at = i;
+    }
+    const int least = __reduce_min_sync(kAll, best);
+    at = __reduce_min_sync(kAll, best == least ? at : 0x7FFFFFFF);
+    taken[k] = at;
+    const int in = __shfl_sync(kAll, expert, k);
+    if (lane == 0) {
+      if (owner[at] >= 0) set(slot_of + owner[at], -1);
+      set(owner + at, in);
+      set(slot_of + in, at);
+      set(stamp + at, OFTEN ? 1 : now);
+    }
+    if (lane == k) slot = at;
+    __syncwarp();
+  }
+  if (lane == 0) {
+    r.table[clock] = now;
+    atomicAdd(reinterpret_cast<unsigned long long*>(r.counts), static_cast<unsigned long long>(__popc(here)));
+    atomicAdd(reinterpret_cast<unsigned long long*>(r.counts) + 1, static_cast<unsigned long long>(TOP - __popc(here)));
+  }
+  return make_int4(slot, here >> lane & 1 ? -1 : expert, expert, 0);
+}
+
+// Finds the top of all scores, and writes their shares. Returns the expert that is the k-th in lane
+// k. One warp runs it.
+__device__ __forceinline__ int find_top(const Route& r) {
+  constexpr int kOwn = (EXPERTS + 31) / 32;
+  const int lane = threadIdx.x % 32;
+  unsigned own[kOwn];  // keys; what was taken becomes 0
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) own[i] = i * 32 + lane < EXPERTS ? key_of(__ldcg(r.scores + i * 32 + lane)) : 0;
+  float all = 0;  // the sum of the softmax over all scores
+  if (!OF_TOP) {
+    unsigned most = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) most = max(most, own[i]);
+    const float largest = score_of(__reduce_max_sync(kAll, most));
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) all += i * 32 + lane < EXPERTS ? expf(score_of(own[i]) - largest) : 0;
+    all = sum_of_warp(all);
+  }
+  unsigned mine = 0;
+  int expert = 0;
+  for (int k = 0; k < TOP; ++k) {
+    unsigned best = 0;
+    int at = 0x7FFFFFFF;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (own[i] > best) best = own[i], at = i * 32 + lane;
+    }
+    const unsigned most = __reduce_max_sync(kAll, best);
+    at = __reduce_min_sync(kAll, best == most ? at : 0x7FFFFFFF);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (i * 32 + lane == at) own[i] = 0;
+    }
+    if (lane == k) mine = most, expert = at;
+  }
+  const float largest = score_of(__shfl_sync(kAll, mine, 0)), share = lane < TOP ? expf(score_of(mine) - largest) : 0;
+  const float sum = OF_TOP ? sum_of_warp(share) : all;
+  if (lane < TOP) r.shares[lane] = share / sum;
+  return expert;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r) {
+  __shared__ int held[3 * EXPERTS + 1];  // the table
+  __shared__ float dots[kWarps], squares[kWarps];
+  __shared__ bool last;
+  begin();
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  float4 w[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = (i * THREADS + thread) * 4;
+    w[i] = at < COLUMNS ? __ldcg(reinterpret_cast<const float4*>(r.weight + static_cast<size_t>(blockIdx.x) * COLUMNS + at)) : make_float4(0, 0, 0, 0);
+    if (NORM && at < COLUMNS) {
+      const float4 n = __ldcg(reinterpret_cast<const float4*>(r.norm + at));
+      w[i].x *= n.x + OFFSET, w[i].y *= n.y + OFFSET, w[i].z *= n.z + OFFSET, w[i].w *= n.w + OFFSET;
+    }
+  }
+  const float bias = r.bias == nullptr ? 0 : __ldcg(r.bias + blockIdx.x);
+  wait();
+  float4 v[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = (i * THREADS + thread) * 4;
+    v[i] = at < COLUMNS ? __ldcg(reinterpret_cast<const float4*>(r.input + at)) : make_float4(0, 0, 0, 0);
+  }
+  float dot = 0, square = 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    dot = fmaf(w[i].x, v[i].x, fmaf(w[i].y, v[i].y, fmaf(w[i].z, v[i].z, fmaf(w[i].w, v[i].w, dot))));
+    square = fmaf(v[i].x, v[i].x, fmaf(v[i].y, v[i].y, fmaf(v[i].z, v[i].z, fmaf(v[i].w, v[i].w, square))));
+  }
+  dot = sum_of_warp(dot), square = sum_of_warp(square);
+  if (lane == 0) dots[warp] = dot, squares[warp] = square;
+  __syncthreads();
+  if (thread == 0) {
+    dot = square = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) dot += dots[i], square += squares[i];
+    if (NORM) dot *= rsqrtf(square / COLUMNS + r.eps);
+    __stcg(r.scores + blockIdx.x, dot + bias);
+    int before;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(r.arrived) : "memory");
+    last = before == EXPERTS - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  if (thread == 0) *r.arrived = 0;
+  if (r.table != nullptr) {
+    for (int i = thread; i < EXPERTS + 2 * r.slots + 1; i += THREADS) held[i] = __ldcg(r.table + i);
+  }
+  int expert = 0;
+  if (warp == 0) expert = find_top(r);
+  __syncthreads();
+  if (warp != 0) return;
+  const int4 pick = r.table != nullptr ? find_slots(r, held, expert) : make_int4(expert, -1, expert, 0);
+  if (lane < TOP) r.picks[lane] = pick;
+}
+)cuda";
+
+}  // namespace ct
