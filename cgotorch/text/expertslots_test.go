@@ -254,3 +254,43 @@ func TestModel_ExpertSlots_Refused(t *testing.T) {
 		t.Errorf("with room for all experts: %+v", s)
 	}
 }
+
+// An answer goes on with the same bits while the memory for experts becomes less and more.
+func TestModel_SetDeviceMemory(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	folder := mixtureFolder(t, "qwen3")
+	resident, m := openMixture(t, folder, 0, ""), openMixture(t, folder, 3, "")
+	prompt := randomTokens(rand.New(rand.NewPCG(5, 5)), 20)
+	o := text.GenerateOptions{MaxTokens: 100, Temperature: 1.5, TopK: -1, Seed: 9, IgnoreEnd: true}
+	whole, talk := resident.NewConversation(), m.NewConversation()
+	defer whole.Close()
+	defer talk.Close()
+	want, _ := tokensOf(t, whole, prompt, o)
+	var got []int64
+	picks := int64(0)
+	for token, err := range talk.Generate(t.Context(), prompt, o) {
+		must.Do(t, err)
+		if got = append(got, token.ID); len(got)%5 != 0 {
+			continue
+		}
+		slots := []int{2, 6, 4, 40, 3}[len(got)/5%5] // of six experts
+		budget := m.BudgetFor(slots)
+		must.Do(t, m.SetDeviceMemory(budget))
+		torchtest.WantError(t, m.SetDeviceMemory(m.BudgetFor(1)), cgotorch.ErrOutOfMemory, "DeviceMemory is", "give ")
+		stats := must.Get(m.ExpertStats())(t)
+		each := stats.HostBytes / 6
+		if weights, cache := m.Memory(); weights+cache > budget || stats.DeviceBytes < each*int64(min(slots, 6)) || stats.Hits+stats.Misses <= picks {
+			t.Errorf("with %d bytes for %d slots: %+v, and %d bytes on the device", budget, slots, stats, weights+cache)
+		}
+		picks = stats.Hits + stats.Misses
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the answer is %v, want %v", got, want)
+	}
+	torchtest.WantError(t, resident.SetDeviceMemory(1<<30), cgotorch.ErrInvalidArgument, "SetDeviceMemory", "all experts are on the device")
+	torchtest.WantError(t, m.SetDeviceMemory(0), cgotorch.ErrInvalidArgument, "DeviceMemory is 0")
+	torchtest.WantError(t, m.SetDeviceMemory(-1), cgotorch.ErrInvalidArgument, "DeviceMemory is -1")
+	err := m.OwnStream().Do(func(*cgotorch.Exec) error { return m.SetDeviceMemory(m.BudgetFor(3)) })
+	torchtest.WantError(t, err, cgotorch.ErrMisuse)
+}

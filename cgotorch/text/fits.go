@@ -1,6 +1,7 @@
 package text
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -17,43 +18,53 @@ type expertRoom struct {
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is, or than
 // deviceMemory, if that is not 0. It returns the room that is left for experts.
 func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype cgotorch.DType, pages int, quantize string) (room expertRoom, err error) {
-	if deviceMemory < 0 {
-		return room, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", deviceMemory, cgotorch.ErrInvalidArgument)
-	}
 	memory, err := device.Memory()
 	if err != nil {
 		return room, err
 	}
+	room, weights, cache, err := c.room(deviceMemory, dtype, pages, quantize)
+	if err != nil {
+		return room, err
+	}
 	const giga = 1e9
-	each, cache := c.eachExpert(dtype, quantize == "mxfp4"), float64(c.pageBytes(dtype))*float64(pages) // each: one expert of each layer
-	count := float64(c.experts.count)
-	weights := c.weights()*float64(dtype.Size()) + c.besides(dtype) + count*each
-	if quantize == "int8" || quantize == "fp8" {
-		weights -= c.products() * float64(dtype.Size()-1)
-		if c.tied {
-			weights += float64(c.vocab) * float64(c.width) // the codes of the head
-		}
-	}
-	if budget := float64(deviceMemory); budget > 0 && weights+cache > budget {
-		if each == 0 {
-			return room, fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: give %.0f or more, a smaller Context, or Quantize: %w",
-				deviceMemory, weights, dtype, cache, math.Ceil(weights+cache), cgotorch.ErrOutOfMemory)
-		}
-		dense := weights - count*each
-		if room, err = c.roomIn(budget, dense, cache, each); err != nil {
-			return room, err
-		}
-		weights = min(weights, budget-cache)
-	}
 	if free := float64(memory.Free); free > 0 && weights+cache > free {
 		hint := ""
-		if each > 0 {
+		if c.sparseLayers() > 0 {
 			hint = ", or with a DeviceMemory below what is free, which leaves experts in host memory"
 		}
 		return room, fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB of %v are free: open the model with a smaller Context or a narrower DType%s: %w",
 			weights/giga, dtype, cache/giga, free/giga, device, hint, cgotorch.ErrOutOfMemory)
 	}
 	return room, nil
+}
+
+// room returns the room that experts have if weights and cache may take deviceMemory bytes, and the
+// bytes of both on the device. It fails with [cgotorch.ErrOutOfMemory] if they need more.
+func (c *decoderConfig) room(deviceMemory int64, dtype cgotorch.DType, pages int, quantize string) (room expertRoom, weights, cache float64, err error) {
+	if deviceMemory < 0 {
+		return room, 0, 0, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", deviceMemory, cgotorch.ErrInvalidArgument)
+	}
+	each := c.eachExpert(dtype, quantize == "mxfp4") // the bytes of one expert of each layer
+	cache = float64(c.pageBytes(dtype)) * float64(pages)
+	count := float64(c.experts.count)
+	weights = c.weights()*float64(dtype.Size()) + c.besides(dtype) + count*each
+	if quantize == "int8" || quantize == "fp8" {
+		weights -= c.products() * float64(dtype.Size()-1)
+		if c.tied {
+			weights += float64(c.vocab) * float64(c.width) // the codes of the head
+		}
+	}
+	budget := float64(deviceMemory)
+	switch {
+	case budget == 0 || weights+cache <= budget:
+	case each == 0:
+		err = fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: give %.0f or more, a smaller Context, or Quantize: %w",
+			deviceMemory, weights, dtype, cache, math.Ceil(weights+cache), cgotorch.ErrOutOfMemory)
+	default:
+		room, err = c.roomIn(budget, weights-count*each, cache, each)
+		weights = min(weights, budget-cache)
+	}
+	return room, weights, cache, err
 }
 
 // roomIn divides what the dense weights and the cache leave of a budget. `each` is the bytes of one
@@ -69,7 +80,7 @@ func (c *decoderConfig) roomIn(budget, dense, cache, each float64) (room expertR
 	if room.passes = passing <= left/3 && left-passing >= token; room.passes {
 		left -= passing
 	}
-	room.slots = int(left / each)
+	room.slots = min(int(left/each), c.experts.count)
 	return room, nil
 }
 
@@ -185,4 +196,65 @@ func (m *Model) ExpertStats() (s weights.TableStats, err error) {
 		return nil
 	})
 	return s, err
+}
+
+// SetDeviceMemory changes Options.DeviceMemory of a model whose experts lie in host memory: from
+// the next token on, more or fewer of them are on the device. Answers that are being generated go
+// on, with the same bits. The slots are empty at first. SetDeviceMemory waits for the steps that
+// are enqueued. Inside a Do it fails with [cgotorch.ErrMisuse].
+//
+// It fails with [cgotorch.ErrOutOfMemory], and says how much is needed, if the bytes are too few,
+// or if the device has less: then the model has the slots that it had. It fails with
+// [cgotorch.ErrInvalidArgument] if all experts are on the device, because Open has put them there.
+func (m *Model) SetDeviceMemory(bytes int64) error {
+	l := m.lane
+	if err := l.take(m.stream); err != nil {
+		return fmt.Errorf("text: SetDeviceMemory: %w", err)
+	}
+	defer l.mu.Unlock()
+	switch {
+	case m.closed.Load():
+		return fmt.Errorf("text: the model: %w", cgotorch.ErrClosed)
+	case m.table == nil:
+		return fmt.Errorf("text: SetDeviceMemory: all experts are on the device: open the model with a DeviceMemory that leaves some in host memory: %w", cgotorch.ErrInvalidArgument)
+	case bytes <= 0:
+		return fmt.Errorf("text: DeviceMemory is %d, want more than 0 bytes: %w", bytes, cgotorch.ErrInvalidArgument)
+	}
+	c := m.d.c
+	room, weights, cache, err := c.room(bytes, m.d.dtype, m.pages.all, m.quantize)
+	if err == nil && room.slots == 0 { // all experts fit, and their slots too
+		each := c.eachExpert(m.d.dtype, m.quantize == "mxfp4")
+		room, err = c.roomIn(float64(bytes), weights-float64(c.experts.count)*each, cache, each)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(m.stream.Synchronize(), l.forgetSteps()); err != nil {
+		return err
+	}
+	if err = m.resize(room); err != nil {
+		return errors.Join(fmt.Errorf("text: DeviceMemory of %d bytes: %w", bytes, err), m.resize(m.room))
+	}
+	m.room = room
+	return nil
+}
+
+// resize gives the experts this room on the device. It waits until the device has it.
+func (m *Model) resize(room expertRoom) error {
+	err := m.stream.Do(func(x *cgotorch.Exec) error {
+		if err := m.table.Resize(plain(x), room.slots, room.passes); err != nil {
+			return err
+		}
+		for _, l := range m.d.layers {
+			if l.experts != nil {
+				*l.experts.held = m.table.Layer(l.experts.number)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		m.d.passes = room.passes
+		err = m.stream.Synchronize()
+	}
+	return err
 }

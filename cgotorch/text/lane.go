@@ -110,18 +110,38 @@ func (l *lane) close() error {
 	if l == nil {
 		return nil
 	}
-	var errs []error
-	for _, all := range []map[features]*cgotorch.Captured{l.steps, l.samples} {
-		for _, step := range all {
-			errs = append(errs, step.Close())
-		}
-	}
+	errs := []error{l.forgetSteps()}
 	for _, s := range l.spans {
 		errs = append(errs, s.host.Close(), s.copy.Close())
 	}
 	errs = append(errs, l.results.close())
 	for _, t := range l.tensors() {
 		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// take locks the lane. Inside a Do it fails with [cgotorch.ErrMisuse] if another goroutine has the
+// lane, because that one may wait for this Do.
+func (l *lane) take(stream *cgotorch.Stream) error {
+	if l.mu.TryLock() {
+		return nil
+	}
+	if err := stream.Do(func(*cgotorch.Exec) error { return nil }); errors.Is(err, cgotorch.ErrMisuse) {
+		return err
+	}
+	l.mu.Lock()
+	return nil
+}
+
+// forgetSteps closes what is captured. Later steps are captured anew.
+func (l *lane) forgetSteps() error {
+	var errs []error
+	for _, all := range []map[features]*cgotorch.Captured{l.steps, l.samples} {
+		for _, step := range all {
+			errs = append(errs, step.Close())
+		}
+		clear(all)
 	}
 	return errors.Join(errs...)
 }

@@ -87,6 +87,7 @@ type Model struct {
 	narrowed     float64 // the relative error of quantize
 	searched     time.Duration
 	table        *weights.Table // of experts in host memory, or nil
+	room         expertRoom     // that they have on the device
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -251,7 +252,7 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 		}
 		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: codes8, codes4: codes4, table: m.table}
 		m.d = mk.decoder()
-		m.d.passes = room.passes
+		m.d.passes, m.room = room.passes, room
 		mk.keep()
 		m.Weights = m.d.Weights
 		m.pages = newPages(x, m.d, pages)
@@ -343,11 +344,8 @@ func (m *Model) Close() error {
 		return nil
 	}
 	if l := m.lane; l != nil {
-		if !l.mu.TryLock() {
-			if err := m.stream.Do(func(*cgotorch.Exec) error { return nil }); errors.Is(err, cgotorch.ErrMisuse) {
-				return fmt.Errorf("text: Close: %w", err) // the other goroutine may wait for this Do
-			}
-			l.mu.Lock()
+		if err := l.take(m.stream); err != nil {
+			return fmt.Errorf("text: Close: %w", err)
 		}
 		defer l.mu.Unlock()
 	}

@@ -40,7 +40,7 @@ type Table struct {
 	layers  []TableLayer
 	places  *cgotorch.Tensor    // Int32 [layers, n], of which the layers have rows
 	counts  *cgotorch.Tensor    // Int64 [layers, 2]
-	empty   *cgotorch.Tensor    // Int32 [n]: places without experts
+	empty   *cgotorch.Tensor    // Int32 [n]: places without experts; nil if there are no slots
 	stages  [layersInPass]stage // of passes
 	stream  *cgotorch.Stream    // that copies into them, or nil
 	passing atomic.Bool         // a pass runs
@@ -142,29 +142,81 @@ func NewTable(x *cgotorch.Exec, o TableOptions) (*Table, error) {
 			t.Close()
 		}
 	}()
-	first := slices.Concat(slices.Repeat([]int32{-1}, o.Experts+o.Slots), make([]int32, o.Slots+1))
-	t.empty = x.Keep(cgotorch.FromSlice(x, first, int64(len(first))))
-	t.places = x.Keep(x.Zeros(cgotorch.Int32, int64(o.Layers), int64(len(first))))
 	t.counts = x.Keep(x.Zeros(cgotorch.Int64, int64(o.Layers), 2))
 	for i := range o.Layers {
-		t.layers = append(t.layers, TableLayer{LFU: o.Policy == LFU, Places: x.Keep(x.Select(t.places, 0, i)), Counts: x.Keep(x.Select(t.counts, 0, i))})
+		t.layers = append(t.layers, TableLayer{LFU: o.Policy == LFU, Counts: x.Keep(x.Select(t.counts, 0, i))})
 		for _, m := range o.Matrices {
 			if err := t.add(x, &t.layers[i], m); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if o.Passes {
-		if err := t.addStages(x); err != nil {
-			return nil, err
-		}
+	if err := t.addSlots(x); err != nil {
+		return nil, err
 	}
-	t.Forget(x)
 	made = true
 	return t, nil
 }
 
-// add makes the memory of one matrix of a layer's experts.
+// addSlots makes the memory of slots and passes. No slot has an expert.
+func (t *Table) addSlots(x *cgotorch.Exec) error {
+	o := t.o
+	first := slices.Concat(slices.Repeat([]int32{-1}, o.Experts+o.Slots), make([]int32, o.Slots+1))
+	t.empty = x.Keep(cgotorch.FromSlice(x, first, int64(len(first))))
+	t.places = x.Keep(x.Zeros(cgotorch.Int32, int64(o.Layers), int64(len(first))))
+	for i := range t.layers {
+		l := &t.layers[i]
+		l.Places = x.Keep(x.Select(t.places, 0, i))
+		for _, m := range o.Matrices {
+			l.Slots = append(l.Slots, x.Keep(x.Empty(o.DType, int64(o.Slots), m[0], m[1])))
+		}
+	}
+	if o.Passes {
+		if err := t.addStages(x); err != nil {
+			return err
+		}
+	}
+	t.Forget(x)
+	return nil
+}
+
+// closeSlots frees what addSlots has made, also a part of it.
+func (t *Table) closeSlots() error {
+	errs := []error{t.closeStages(), t.places.Close(), t.empty.Close()} // copies of passes read slots
+	t.places, t.empty = nil, nil
+	for i := range t.layers {
+		l := &t.layers[i]
+		for _, one := range append(l.Slots, l.Places) {
+			errs = append(errs, one.Close())
+		}
+		l.Slots, l.Places = nil, nil
+	}
+	return errors.Join(errs...)
+}
+
+// Resize changes how many slots a layer has, and whether there is memory for passes. All slots are
+// empty then, and counts go on. The work that uses the table must be done: Resize frees the Slots
+// and the Places of all layers, and a program takes new ones of [Table.Layer]. It enqueues work on
+// x's stream, and waits for the copies of passes. It fails with [ErrInvalidOptions] for a number of
+// slots that is not valid, and with [ErrBusy] while a pass runs. If the device has too little
+// memory, the Do fails, and the table has no slots until a Resize succeeds.
+func (t *Table) Resize(x *cgotorch.Exec, slots int, passes bool) error {
+	o := t.o
+	o.Slots, o.Passes = slots, passes
+	if err := o.check(); err != nil {
+		return err
+	}
+	if t.passing.Load() {
+		return fmt.Errorf("weights: %w: a pass runs through the table: wait for its end", ErrBusy)
+	}
+	if err := t.closeSlots(); err != nil {
+		return err
+	}
+	t.o = o
+	return t.addSlots(x)
+}
+
+// add makes the host memory of one matrix of a layer's experts.
 func (t *Table) add(x *cgotorch.Exec, l *TableLayer, matrix [2]int64) error {
 	slab, err := cgotorch.NewHostSlab(cgotorch.CPU, int(int64(t.o.Experts)*matrix[0]*matrix[1])*t.o.DType.Size())
 	if err != nil {
@@ -178,7 +230,6 @@ func (t *Table) add(x *cgotorch.Exec, l *TableLayer, matrix [2]int64) error {
 		}
 	}
 	l.Experts = append(l.Experts, x.Keep(slab.Mapped(x, 0, t.o.DType, int64(t.o.Experts), matrix[0], matrix[1])))
-	l.Slots = append(l.Slots, x.Keep(x.Empty(t.o.DType, int64(t.o.Slots), matrix[0], matrix[1])))
 	return nil
 }
 
@@ -225,9 +276,9 @@ func (t *Table) Close() error {
 	if t == nil {
 		return nil
 	}
-	errs := []error{t.closeStages(), t.places.Close(), t.counts.Close(), t.empty.Close()} // copies read the slots and the slabs
+	errs := []error{t.closeSlots(), t.counts.Close()}
 	for _, l := range t.layers {
-		for _, one := range slices.Concat(l.Experts, l.Slots, []*cgotorch.Tensor{l.Places, l.Counts}) {
+		for _, one := range append(l.Experts, l.Counts) {
 			errs = append(errs, one.Close())
 		}
 		for _, slab := range l.Memory {

@@ -228,3 +228,39 @@ func TestNewTable_Refused(t *testing.T) {
 		})
 	}
 }
+
+// A table gets more slots and fewer, and its experts and counts stay.
+func TestTable_Resize(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	table := tableOf(t, s, smallTable)
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { x.FillInPlace(table.Layer(1).Counts, 7) })
+	for _, slots := range []int{6, 1, 3} {
+		must.Do(t, s.Synchronize())
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+			must.Do(t, table.Resize(x, slots, slots > 1))
+			torchtest.WantError(t, table.Resize(x, 7, true), ErrInvalidOptions, "7 slots", "6")
+			l := table.Layer(3)
+			want := slices.Concat(slices.Repeat([]int32{-1}, 6+slots), make([]int32, slots+1))
+			if got := cgotorch.ToSlice[int32](x, l.Places); !slices.Equal(got, want) {
+				t.Errorf("%d slots: places are %v, want %v", slots, got, want)
+			}
+			if got := l.Slots[1].Shape(); !slices.Equal(got, []int64{int64(slots), 8, 2}) {
+				t.Errorf("%d slots: they are %v", slots, got)
+			}
+			if got := cgotorch.ToSlice[float32](x, x.Select(l.Experts[0], 0, 4))[0]; got != 304 {
+				t.Errorf("%d slots: expert 4 has %v, want 304", slots, got)
+			}
+			if got := table.Stats(x); got.Hits != 7 || got.Misses != 7 {
+				t.Errorf("%d slots: %+v", slots, got)
+			}
+			if slots > 1 {
+				p := table.Pass(x)
+				torchtest.WantError(t, table.Resize(x, 2, true), ErrBusy, "a pass runs")
+				p.Experts(x, 0)
+				p.Done(x)
+			}
+		})
+	}
+}

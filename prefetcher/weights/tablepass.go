@@ -171,11 +171,13 @@ func (t *Table) closeStages() error {
 		return nil
 	}
 	errs := []error{t.stream.Synchronize()}
-	for _, s := range t.stages {
+	for i := range t.stages {
+		s := &t.stages[i]
 		errs = append(errs, s.copied.Close(), s.used.Close())
 		for _, m := range s.matrices {
 			errs = append(errs, m.Close())
 		}
+		*s = stage{}
 	}
 	errs = append(errs, t.stream.Close())
 	t.stream = nil
