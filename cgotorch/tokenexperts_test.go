@@ -30,13 +30,14 @@ func TestTokenExperts(t *testing.T) {
 }
 
 // The same with weights of 4 bits gives what their numbers in float32 give.
-func TestTokenExperts_MXFP4(t *testing.T) {
+func TestTokenExperts_Codes4(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 32}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1408}, {16, 16, 896, 64}, {3, 1, 96, 8192}} {
 		for j, epilogue := range []string{"silu", "gelu_tanh", "clamped", "add"} {
-			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s", c.top, c.experts, c.inner, c.width, epilogue), func(t *testing.T) {
+			codes4 := []string{"mxfp4", "int4"}[(i+j)%2]
+			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s/%s", c.top, c.experts, c.inner, c.width, epilogue, codes4), func(t *testing.T) {
 				tokenResults(t, uint64(10*i+j), [][]int64{{}, {2, 1}, {12, 6}}, 0.006, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
-					n.codes4 = true
+					n.codes4 = codes4
 					return [][]float32{expertsOnce(n, c.experts, c.top, c.width, c.inner, epilogue, edge, form)}
 				})
 			})
@@ -58,11 +59,15 @@ func (n *tokenNumbers) randomCodes4(deviation float64, shape ...int64) *Tensor {
 	of := func(data []byte, last ...int64) *Tensor {
 		return FromSlice(n.x, data, slices.Concat(shape[:len(shape)-1], last)...)
 	}
-	return n.x.Call1("streamtorch::mxfp4_pack", of(codes, columns/32, 16), of(scales, columns/32))
+	powers := of(scales, columns/32)
+	if n.codes4 == "int4" {
+		powers = n.x.To(n.x.MulScalar(n.x.Exp2(n.x.AddScalar(n.x.To(powers, Float32), -127)), -0.75), BFloat16)
+	}
+	return n.x.Call1("streamtorch::pack4", of(codes, columns/32, 16), powers, n.codes4)
 }
 
 // Packed codes give their numbers again, in every dtype, also where a row has several segments.
-func TestMXFP4(t *testing.T) {
+func TestPack4(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	magnitudes := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -89,9 +94,21 @@ func TestMXFP4(t *testing.T) {
 			want = append(want, float32(v))
 		}
 		torchtest.Do(t, torchtest.Device(), func(x *Exec) {
-			packed := x.Call1("streamtorch::mxfp4_pack", FromSlice(x, codes, rows, columns/32, 16), FromSlice(x, scales, rows, columns/32))
+			bytes := FromSlice(x, codes, rows, columns/32, 16)
+			packed := x.Call1("streamtorch::pack4", bytes, FromSlice(x, scales, rows, columns/32), "mxfp4")
+			factors := make([]float32, len(scales)) // exact in bfloat16, as all products with codes are
+			for i := range factors {
+				factors[i] = float32(int(scales[i])-127) / 64
+			}
+			ints := x.Call1("streamtorch::pack4", bytes, x.To(FromSlice(x, factors, rows, columns/32), BFloat16), "int4")
+			got := float32s(x, x.Call1("streamtorch::unpack4", ints, columns, BFloat16, "int4"))
+			for i, v := range got {
+				if code := codes[i/2] >> (i % 2 * 4) & 15; v != float32(int(code)-8)*factors[i/32] {
+					t.Fatalf("%d columns, int4: number %d is %v, want %d times %v", columns, i, v, int(code)-8, factors[i/32])
+				}
+			}
 			for _, dtype := range []DType{Float32, BFloat16, Float16, Float64} {
-				got := float32s(x, x.Call1("streamtorch::mxfp4_unpack", packed, columns, dtype))
+				got := float32s(x, x.Call1("streamtorch::unpack4", packed, columns, dtype, "mxfp4"))
 				for i := range want {
 					if got[i] != want[i] && !(math.IsNaN(float64(got[i])) && math.IsNaN(float64(want[i]))) {
 						t.Fatalf("%d columns, %v: number %d is %v, want %v", columns, dtype, i, got[i], want[i])
@@ -104,11 +121,13 @@ func TestMXFP4(t *testing.T) {
 		text string
 		call func(x *Exec)
 	}{
-		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 4)) }},
-		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 2, 0, 16), x.Zeros(Uint8, 2, 0)) }},
-		{"for 64 columns", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 81), 64, Float32) }},
-		{"floating dtype", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 80), 64, Int32) }},
-		{"mxfp4_unpack", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 80), -1, Float32) }},
+		{"pack4: codes are", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 4)) }},
+		{"pack4: codes are", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 0, 16), x.Zeros(Uint8, 2, 0)) }},
+		{"want mxfp4 or int4", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int3") }},
+		{"BFloat16", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int4") }},
+		{"for 64 columns", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 81), 64, Float32) }},
+		{"floating dtype", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 80), 64, Int32) }},
+		{"unpack4", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 80), -1, Float32) }},
 	} {
 		err := torchtest.TryDo(t, torchtest.Device(), c.call)
 		torchtest.WantError(t, err, ErrInvalidArgument, c.text)
@@ -127,12 +146,13 @@ func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, ed
 	}
 	var weight *Tensor
 	var dtype any
-	if !n.codes4 {
+	codes := "mxfp4" // means nothing without codes
+	if n.codes4 == "" {
 		weight = n.narrows(1/math.Sqrt(float64(columns)), experts, rows, columns)
 	} else if weight = n.randomCodes4(1/math.Sqrt(float64(columns)), experts, rows, columns); n.reference {
-		weight = x.Call1("streamtorch::mxfp4_unpack", weight, columns, Float32)
+		weight = x.Call1("streamtorch::unpack4", weight, columns, Float32, n.codes4)
 	} else {
-		dtype = n.narrow
+		dtype, codes = n.narrow, n.codes4
 	}
 	bias := n.maybe(func() *Tensor { return n.narrows(1, experts, rows) })
 	picks := make([]int32, 4*top)
@@ -145,10 +165,10 @@ func expertsOnce(n *tokenNumbers, experts, top, width, inner int64, epilogue, ed
 	picked := FromSlice(x, picks, top, 4)
 	if epilogue == "add" {
 		shares, residual := n.floats(0.5, top), n.floats(1, 1, rows)
-		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, nil, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form, dtype))
+		return float32s(x, x.Call1("streamtorch::token_experts", n.narrows(1, top, columns), weight, picked, nil, shares, bias, nil, 0.0, false, "add", residual, 0.0, 0.0, edge, form, dtype, codes))
 	}
 	input, norm := n.floats(1, 1, columns), n.maybe(func() *Tensor { return n.floats(1, columns) })
-	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form, dtype))
+	return float32s(x, x.Call1("streamtorch::token_experts", input, weight, picked, nil, nil, bias, norm, 1e-5, n.IntN(2) == 0, epilogue, nil, 1.5, 1.7, edge, form, dtype, codes))
 }
 
 // token_route picks the experts with the largest scores, the first of equal ones first.
@@ -275,16 +295,18 @@ func TestTokenExperts_Slots(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	const experts, top, width, inner = 12, 3, 64, 32
 	for _, often := range []bool{false, true} {
-		for i, slots := range []int64{3, 5, 12, 3, 5, 12} {
-			codes4 := i >= 3
-			t.Run(fmt.Sprintf("%d slots, often %v, 4 bits %v", slots, often, codes4), func(t *testing.T) {
+		for i, slots := range []int64{3, 5, 12, 3, 5, 12, 3, 5, 12} {
+			codes4 := []string{"", "mxfp4", "int4"}[i/3]
+			t.Run(fmt.Sprintf("%d slots, often %v, %s", slots, often, codes4), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(8, uint64(slots)))
 				torchtest.Do(t, torchtest.Device(), func(x *Exec) {
 					x = x.NoGrad()
-					n := &tokenNumbers{Rand: r, x: x, narrow: BFloat16}
+					n := &tokenNumbers{Rand: r, x: x, narrow: BFloat16, codes4: codes4}
 					up, down := n.narrows(0.2, experts, 2*inner, width), n.narrows(0.2, experts, width, inner)
 					var dtype any
-					if codes4 {
+					form := "mxfp4" // means nothing without codes
+					if codes4 != "" {
+						form = codes4
 						up, down, dtype = n.randomCodes4(0.2, experts, 2*inner, width), n.randomCodes4(0.2, experts, width, inner), BFloat16
 					}
 					router, bias := n.floats(0.2, experts, width), n.narrows(1, experts, 2*inner)
@@ -302,8 +324,8 @@ func TestTokenExperts_Slots(t *testing.T) {
 							return results[0].(*Tensor), results[1].(*Tensor)
 						}
 						run := func(picks, shares, a, b *Tensor) []float32 {
-							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "early", []int64{}, dtype)
-							return float32s(x, x.Call1("streamtorch::token_experts", h, down, picks, b, shares, nil, nil, 0.0, false, "add", input, 0.0, 0.0, "early", []int64{}, dtype))
+							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "early", []int64{}, dtype, form)
+							return float32s(x, x.Call1("streamtorch::token_experts", h, down, picks, b, shares, nil, nil, 0.0, false, "add", input, 0.0, 0.0, "early", []int64{}, dtype, form))
 						}
 						picks, shares := route()
 						want := run(picks, shares, nil, nil)

@@ -21,7 +21,7 @@ type tokenNumbers struct {
 	x         *Exec
 	narrow    DType
 	reference bool
-	codes4    bool // of token_experts: its weights have 4 bits
+	codes4    string // the form of weights of 4 bits, or ""
 }
 
 func (n *tokenNumbers) floats(scale float64, shape ...int64) *Tensor {
@@ -214,6 +214,36 @@ func TestTokenLinear_Codes(t *testing.T) {
 	}
 }
 
+// token_linear multiplies codes of 4 bits in the same way.
+func TestTokenLinear_Codes4(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for i, k := range []int64{32, 96, 896, 1152, 2560, 2880, 4096, 14336, 32768} {
+		for j, epilogue := range []string{"", "float", "add", "silu", "gelu_tanh"} {
+			codes4 := []string{"mxfp4", "int4"}[(i+j)%2]
+			t.Run(fmt.Sprintf("%d/%s/%s", k, epilogue, codes4), func(t *testing.T) {
+				most := map[string]float64{"float": 3e-5, "add": 3e-5}[epilogue]
+				if most == 0 {
+					most = 0.006 // the results are rounded
+				}
+				tokenResults(t, uint64(10*i+j), [][]int64{{}, {1, 1}, {3, 2}, {12, 6}}, most, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
+					n.codes4 = codes4
+					rows := []int64{46, 2, 2112, 3072}[n.IntN(4)]
+					rows = min(rows, max(46, (1<<22)/k/2*2))
+					if epilogue == "float" {
+						rows += int64(n.IntN(2))
+					}
+					weight, of := n.randomCodes4(1/math.Sqrt(float64(k)), rows, k), []any{nil, n.narrow, codes4}
+					if n.reference {
+						weight, of = n.x.Call1("streamtorch::unpack4", weight, k, Float32, codes4), nil
+					}
+					bias := n.maybe(func() *Tensor { return n.narrows(1, rows) })
+					return n.linear(weight, bias, rows, k, epilogue, edge, form, of...)
+				})
+			})
+		}
+	}
+}
+
 // token_linear names what it does not take.
 func TestTokenLinear_Refused(t *testing.T) {
 	d := torchtest.Device()
@@ -245,6 +275,15 @@ func TestTokenLinear_Refused(t *testing.T) {
 		}},
 		{"scale is", func(x *Exec) []any {
 			return []any{x.Ones(Float32, 1, 16), x.Ones(Int8, 4, 16), nil, nil, 0.0, false, "", nil, nil, nil, nil, "full", []int64{}, x.Ones(Float32, 3), Float32}
+		}},
+		{"packed codes in uint8 a form", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 32), x.Zeros(Uint8, 4, 80)}
+		}},
+		{"want mxfp4 or int4", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 32), x.Zeros(Uint8, 4, 80), nil, nil, 0.0, false, "", nil, nil, nil, nil, "full", []int64{}, nil, Float32, "int3"}
+		}},
+		{"see pack4", func(x *Exec) []any {
+			return []any{x.Ones(Float32, 1, 160), x.Zeros(Uint8, 4, 80), nil, nil, 0.0, false, "", nil, nil, nil, nil, "full", []int64{}, nil, Float32, "int4"}
 		}},
 		{"has a residual", func(x *Exec) []any {
 			return []any{x.Ones(Float32, 1, 16), x.Ones(Float32, 4, 16), nil, nil, 0.0, false, "add"}

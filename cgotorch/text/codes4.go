@@ -10,34 +10,77 @@ import (
 
 // Note [Weights of 4 bits]
 //
-// With Options.Quantize "mxfp4" the matrices of experts have weights of 4 bits: codes e2m1, and a
-// power of two for each 32 columns. gpt_oss is published so, and its codes stay as they are. Other
-// experts get the codes nearest to their weights when they are loaded. All else keeps its dtype.
+// Each 32 columns of a row have a scale, in one of two forms:
 //
-// A token's product multiplies the codes themselves: csrc/kernels/token_experts4_cuda.h. A prompt's
-// product first computes the matrix of one expert in the model's dtype, in memory that is free
-// again after it. The layout of a row is that of csrc/kernels/mxfp4.h.
+//	mxfp4  codes e2m1 and a power of two. With Options.Quantize "mxfp4" the matrices of experts are
+//	       so, and all else keeps its dtype. gpt_oss is published so, and its codes stay.
+//	int4   codes from -8 to 7 and a scale in bfloat16, by which the largest weight becomes -8. With
+//	       "int4" experts and all products that int8 makes narrow are so.
+//
+// Other weights get the nearest codes when they are loaded. A token's product multiplies the codes
+// themselves: csrc/kernels/token_codes4_cuda.h. A prompt's product first computes the matrix, or
+// that of one expert, in the model's dtype, in memory that is free again after it. The layout is
+// that of csrc/kernels/codes4.h.
+const mxfp4, int4 = "mxfp4", "int4"
 
-// packedBytes returns the bytes of a row of so many columns, as csrc/kernels/mxfp4.h has it.
-func packedBytes(columns int) int {
+// hasCodes4 reports whether Options.Quantize gives experts weights of 4 bits.
+func hasCodes4(quantize string) bool { return quantize == mxfp4 || quantize == int4 }
+
+// packed4 returns the shape of the packed codes of a matrix, as csrc/kernels/codes4.h has it.
+func packed4(form string, rows, columns int) [2]int {
 	const most = 3712
 	segments := (columns + most - 1) / most
 	width := ((columns+segments-1)/segments + 127) / 128 * 128
-	return segments * ((width/2 + width/32 + 15) / 16 * 16)
+	bytes := width/2 + width/32
+	if form == int4 {
+		bytes += width / 32
+	}
+	return [2]int{segments * rows, (bytes + 15) / 16 * 16}
 }
 
-// takesCodes4 fails if a model has no experts that may have weights of 4 bits.
-func (c *decoderConfig) takesCodes4() error {
-	if c.sparseLayers() == 0 || c.width%32 != 0 || c.experts.inner%32 != 0 {
-		return fmt.Errorf("text: Quantize is mxfp4, which is for experts whose widths are multiples of 32, and the model has %d layers with experts, of widths %d and %d: open it with int8 or fp8, or without Quantize: %w",
-			c.sparseLayers(), c.width, c.experts.inner, cgotorch.ErrInvalidArgument)
+// takesCodes4 fails if a model has no experts that may have weights of 4 bits in this form.
+func (c *decoderConfig) takesCodes4(form string) error {
+	if sparse := c.sparseLayers(); sparse == 0 && form == int4 || sparse > 0 && c.width%32 == 0 && c.experts.inner%32 == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("text: Quantize is %s, which is for experts whose widths are multiples of 32, and the model has %d layers with experts, of widths %d and %d: open it with int8 or fp8, or without Quantize: %w",
+		form, c.sparseLayers(), c.width, c.experts.inner, cgotorch.ErrInvalidArgument)
+}
+
+// encode4 returns the packed codes nearest to a matrix, Float32 [rows, columns], and the numbers
+// that they tell. The matrix has no NaN and no Inf.
+func encode4(x *cgotorch.Exec, form string, matrix *cgotorch.Tensor) (packed, numbers *cgotorch.Tensor) {
+	rows, columns := matrix.Shape()[0], int(matrix.Shape()[1])
+	count := int64(columns+31) / 32
+	padded := x.Contiguous(x.Pad(matrix, []int64{0, 32*count - int64(columns)}, cgotorch.PadOptions{}), cgotorch.Contiguous)
+	groups := x.View(padded, rows, count, 32)
+	var codes, scales *cgotorch.Tensor
+	if form == int4 {
+		least, most := x.AMin(groups, []int64{2}, cgotorch.ReduceOptions{}), x.AMax(groups, []int64{2}, cgotorch.ReduceOptions{})
+		largest := x.Where(x.Gt(x.Neg(least), most), least, most) // by its magnitude
+		scales = x.To(x.MulScalar(largest, -1./8), cgotorch.BFloat16)
+		by := x.To(scales, cgotorch.Float32)
+		scaled := x.Div(groups, x.Unsqueeze(x.MaskedFill(by, x.EqScalar(by, 0), 1), 2)) // of a group of zeros
+		codes = x.To(x.AddScalar(x.Clamp(x.Round(scaled), -8, 7), 8), cgotorch.Int64)
+	} else {
+		largest := x.AMax(x.Abs(groups), []int64{2}, cgotorch.ReduceOptions{})
+		exponents := x.Clamp(x.AddScalar(x.Floor(x.Log2(largest)), -2), -127, 127) // the largest code is 6, above 4
+		scaled := x.Mul(groups, x.Unsqueeze(x.Exp2(x.Neg(exponents)), 2))
+		halfway := cgotorch.FromSlice(x, []float32{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5}, 7)
+		magnitudes := call(x, "aten::bucketize.Tensor", x.Abs(scaled), halfway)
+		codes = x.Add(magnitudes, x.MulScalar(x.To(x.LtScalar(scaled, 0), cgotorch.Int64), 8))
+		scales = x.To(x.AddScalar(exponents, 127), cgotorch.Uint8)
+	}
+	pairs := x.View(codes, rows, count, 16, 2)
+	bytes := x.To(x.Add(x.Select(pairs, 3, 0), x.MulScalar(x.Select(pairs, 3, 1), 16)), cgotorch.Uint8)
+	packed = x.Call1("streamtorch::pack4", bytes, scales, form)
+	return packed, x.Call1("streamtorch::unpack4", packed, columns, cgotorch.Float32, form)
 }
 
 // pack is what is to become packed codes: the matrix of one expert, or those of all of a layer.
 type pack struct {
-	to     *cgotorch.Tensor // of all experts, Uint8 [experts, rows, bytes]
+	to     *cgotorch.Tensor // of all experts, Uint8 [experts, ..., bytes]
+	form   string
 	expert int
 	one    *linear // the names and rows of the expert's matrix; nil for all experts
 
@@ -62,7 +105,7 @@ func (d *decoder) pack(s *cgotorch.Stream, o Options, sources map[string]source,
 		switch src := sources[p.name]; {
 		case o.RandomWeights != 0:
 			err = s.Do(func(x *cgotorch.Exec) error { return p.draw(plain(x), o.RandomWeights, d.c.deviation) })
-		case p.one == nil && src.quantized != nil:
+		case p.one == nil && src.quantized != nil && p.form == mxfp4:
 			err = s.Do(func(x *cgotorch.Exec) error { return src.quantized.convert(plain(x), p.to) })
 		default:
 			err = d.packWide(s, p, squares, fill)
@@ -105,23 +148,14 @@ func (d *decoder) packWide(s *cgotorch.Stream, p *pack, squares *cgotorch.Tensor
 // encode gives an expert the codes nearest to a matrix [rows, columns]. It waits for the device.
 func (p *pack) encode(x *cgotorch.Exec, expert int, matrix, squares *cgotorch.Tensor) (err error) {
 	x.Tidy(func() *cgotorch.Tensor {
-		weight := x.Contiguous(x.To(x.Detach(matrix), cgotorch.Float32), cgotorch.Contiguous)
-		rows, columns := weight.Shape()[0], weight.Shape()[1]
-		groups := x.View(weight, rows, columns/32, 32)
-		largest := x.AMax(x.Abs(groups), []int64{2}, cgotorch.ReduceOptions{})
-		if most := x.Item(x.Max(largest)); math.IsNaN(most) || math.IsInf(most, 0) {
-			err = fmt.Errorf("text: tensor %s has a NaN or an Inf, which mxfp4 has no scale for: open it without Quantize: %w", p.title(), cgotorch.ErrInvalidArgument)
+		weight := x.To(x.Detach(matrix), cgotorch.Float32)
+		if most := x.Item(x.Max(x.Abs(weight))); math.IsNaN(most) || math.IsInf(most, 0) {
+			err = fmt.Errorf("text: tensor %s has a NaN or an Inf, which %s has no scale for: open it without Quantize: %w", p.title(), p.form, cgotorch.ErrInvalidArgument)
 			return nil
 		}
-		exponents := x.Clamp(x.AddScalar(x.Floor(x.Log2(largest)), -2), -127, 127) // the largest code is 6, above 4
-		scaled := x.Mul(groups, x.Unsqueeze(x.Exp2(x.Neg(exponents)), 2))
-		halfway := cgotorch.FromSlice(x, []float32{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5}, 7)
-		magnitudes := call(x, "aten::bucketize.Tensor", x.Abs(scaled), halfway)
-		codes := x.View(x.Add(magnitudes, x.MulScalar(x.To(x.LtScalar(scaled, 0), cgotorch.Int64), 8)), rows, columns/32, 16, 2)
-		bytes := x.To(x.Add(x.Select(codes, 3, 0), x.MulScalar(x.Select(codes, 3, 1), 16)), cgotorch.Uint8)
-		packed := x.Call1("streamtorch::mxfp4_pack", bytes, x.To(x.AddScalar(exponents, 127), cgotorch.Uint8))
+		packed, numbers := encode4(x, p.form, weight)
 		x.CopyInPlace(x.Select(p.to, 0, expert), packed)
-		addSquares(x, squares, x.Sub(x.Call1("streamtorch::mxfp4_unpack", packed, columns, cgotorch.Float32), weight), weight)
+		addSquares(x, squares, x.Sub(numbers, weight), weight)
 		return nil
 	})
 	return err
@@ -130,23 +164,36 @@ func (p *pack) encode(x *cgotorch.Exec, expert int, matrix, squares *cgotorch.Te
 // draw draws codes, each as likely, and scales that give the numbers about this deviation. They
 // depend on the seed and on the pack's name alone.
 func (p *pack) draw(x *cgotorch.Exec, seed uint64, deviation float64) error {
-	const ofCodes = 2.9 // the deviation of codes that are equally likely
 	return withSeed(seed, func() {
 		seedBy(seed, p.title())
 		first, count := p.expert, 1
 		if p.one == nil {
 			first, count = 0, int(p.shape[0])
 		}
-		scale := 127 + math.Round(math.Log2(deviation/ofCodes))
 		for i := first; i < first+count; i++ {
 			x.Tidy(func() *cgotorch.Tensor {
-				to := x.Select(p.to, 0, i)
-				rows, groups := to.Shape()[0], p.groups()
+				rows, groups := p.rows(), p.groups()
 				codes := x.RandInt(cgotorch.Uint8, 0, 256, rows, groups, 16)
-				return x.CopyInPlace(to, x.Call1("streamtorch::mxfp4_pack", codes, x.Full(cgotorch.Uint8, scale, rows, groups)))
+				const ofFloats, ofInts = 2.9, 4.6 // the deviations of codes that are equally likely
+				scales := x.Full(cgotorch.Uint8, 127+math.Round(math.Log2(deviation/ofFloats)), rows, groups)
+				if p.form == int4 {
+					scales = x.Full(cgotorch.BFloat16, deviation/ofInts, rows, groups)
+				}
+				return x.CopyInPlace(x.Select(p.to, 0, i), x.Call1("streamtorch::pack4", codes, scales, p.form))
 			})
 		}
 	})
+}
+
+// rows returns how many rows a matrix has.
+func (p *pack) rows() (n int64) {
+	if p.one == nil {
+		return p.shape[2]
+	}
+	for _, rows := range p.one.rows {
+		n += int64(rows)
+	}
+	return n
 }
 
 // groups returns how many scales a row has.

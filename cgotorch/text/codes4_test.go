@@ -15,36 +15,51 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The rows of packed codes are as long as mxfp4_pack makes them.
-func TestPackedBytes(t *testing.T) {
+// Packed codes have the shape that pack4 gives them.
+func TestPacked4(t *testing.T) {
 	torchtest.Do(t, torchtest.Device(), func(x *cgotorch.Exec) {
 		for _, columns := range []int{32, 64, 128, 160, 768, 2048, 2880, 3712, 3744, 4096, 7424, 7456, 14336, 32768} {
-			groups := int64(columns / 32)
-			packed := x.Call1("streamtorch::mxfp4_pack", x.Zeros(cgotorch.Uint8, 1, groups, 16), x.Zeros(cgotorch.Uint8, 1, groups))
-			if got := text.PackedBytes(columns); int64(got) != packed.Shape()[1] {
-				t.Errorf("%d columns take %d bytes, want %v", columns, got, packed.Shape())
+			for form, of := range map[string]cgotorch.DType{"mxfp4": cgotorch.Uint8, "int4": cgotorch.BFloat16} {
+				groups := int64(columns / 32)
+				packed := x.Call1("streamtorch::pack4", x.Zeros(cgotorch.Uint8, 3, groups, 16), x.Zeros(of, 3, groups), form)
+				if got := text.Packed4(form, 3, columns); int64(got[0]) != packed.Shape()[0] || int64(got[1]) != packed.Shape()[1] {
+					t.Errorf("%s: %d columns have the shape %v, want %v", form, columns, got, packed.Shape())
+				}
 			}
 		}
 	})
 }
 
-// nearest4 returns the number of 4 bits nearest to each of a group of 32.
-func nearest4(group []float32) (all []float32) {
-	largest := 0.
+// nearest4 returns the numbers of 4 bits nearest to those of a group of 32.
+func nearest4(form string, group []float32) (all []float32) {
+	largest := float32(0) // with its sign
 	for _, v := range group {
-		largest = max(largest, math.Abs(float64(v)))
+		if math.Abs(float64(v)) > math.Abs(float64(largest)) {
+			largest = v
+		}
 	}
+	var numbers []float64
 	scale := 0.
-	if largest > 0 {
-		scale = math.Exp2(math.Floor(math.Log2(largest)) - 2)
+	switch {
+	case largest == 0:
+	case form == "int4":
+		bits := math.Float32bits(largest / -8)
+		scale = float64(math.Float32frombits((bits + 0x7FFF + bits>>16&1) &^ 0xFFFF)) // in bfloat16
+	default:
+		scale = math.Exp2(math.Floor(math.Log2(math.Abs(float64(largest)))) - 2)
+	}
+	for code := range 16 {
+		if form == "int4" {
+			numbers = append(numbers, float64(code-8))
+		} else {
+			numbers = append(numbers, []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}[code%8]*float64(1-code/8*2))
+		}
 	}
 	for _, v := range group {
 		best := 0.
-		for _, magnitude := range []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6} {
-			for _, sign := range []float64{1, -1} {
-				if of := sign * magnitude * scale; math.Abs(of-float64(v)) < math.Abs(best-float64(v)) {
-					best = of
-				}
+		for _, n := range numbers {
+			if of := n * scale; math.Abs(of-float64(v)) < math.Abs(best-float64(v)) {
+				best = of
 			}
 		}
 		all = append(all, float32(best))
@@ -52,61 +67,70 @@ func nearest4(group []float32) (all []float32) {
 	return all
 }
 
-// With Quantize mxfp4 a mixture has the logits of one whose experts are rounded to 4 bits.
+// With Quantize mxfp4 a mixture has the logits of one whose experts are rounded to 4 bits, and with
+// int4 those of one all of whose products are.
 func TestOpen_CodesOf4Bits(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for name := range mixtures {
-		t.Run(name, func(t *testing.T) {
-			saved := filepath.Join(mixtureFolder(t, name), "saved")
-			m := openMixture(t, filepath.Dir(saved), 0, "")
-			torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) { must.Do(t, m.Save(x, saved)) })
-			narrow := openMixture(t, saved, 0, "mxfp4")
-			var changed, length float64
-			torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
-				x = x.NoGrad()
-				for _, n := range m.Weights {
-					if !strings.Contains(n.Name, "experts") || strings.HasSuffix(n.Name, "bias") {
-						continue
-					}
-					turned := len(n.Tensor.Shape()) == 3 // in one tensor of all experts, columns are rows
-					rows := n.Tensor
-					if turned {
-						rows = x.Transpose(rows, 1, 2)
-					}
-					numbers := cgotorch.ToSlice[float32](x, x.To(x.Reshape(rows, -1), cgotorch.Float32))
-					for group := range slices.Chunk(numbers, 32) {
-						near := nearest4(group)
-						for i, v := range near {
-							changed += math.Pow(float64(v-group[i]), 2)
-							length += math.Pow(float64(group[i]), 2)
-						}
-						copy(group, near)
-					}
-					x.CopyInPlace(rows, cgotorch.FromSlice(x, numbers, rows.Shape()...))
-				}
-			})
-			must.Do(t, m.OwnStream().Synchronize())
-			want := math.Sqrt(changed / length)
-			if got := narrow.QuantizationError(); math.Abs(got-want) > 1e-3*want || want < 0.05 {
-				t.Errorf("QuantizationError is %v, want %v", got, want)
-			}
-			if d := distance(logitsOf(t, narrow), logitsOf(t, m)); !(d < 1e-5) && !torchtest.Device().IsCUDA() {
-				t.Errorf("the logits are %v away from those of rounded experts", d)
-			}
-			wide, _ := m.Memory()
-			if got, _ := narrow.Memory(); got > wide*19/20 { // rows of so small a model are half padding
-				t.Errorf("the weights take %d bytes, and %d without Quantize", got, wide)
-			}
-			for _, n := range narrow.Weights {
-				if strings.Contains(n.Name, "experts") && !strings.HasSuffix(n.Name, "bias") {
-					t.Errorf("%s is a weight of a model whose experts have 4 bits", n.Name)
-				}
-			}
-			torchtest.DoOn(t, narrow.OwnStream(), func(x *cgotorch.Exec) {
-				torchtest.WantError(t, narrow.Save(x, t.TempDir()), cgotorch.ErrInvalidArgument, "became mxfp4")
-			})
-		})
+		for _, form := range []string{"mxfp4", "int4"} {
+			t.Run(name+"/"+form, func(t *testing.T) { codesOf4Bits(t, name, form) })
+		}
 	}
+}
+
+func codesOf4Bits(t *testing.T, name, form string) {
+	saved := filepath.Join(mixtureFolder(t, name), "saved")
+	m := openMixture(t, filepath.Dir(saved), 0, "")
+	torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) { must.Do(t, m.Save(x, saved)) })
+	narrow := openMixture(t, saved, 0, form)
+	isNarrow := func(name string) bool {
+		experts := strings.Contains(name, "experts") && !strings.HasSuffix(name, "bias")
+		return experts || form == "int4" && (strings.HasSuffix(name, "_proj.weight") || name == "lm_head.weight")
+	}
+	var changed, length float64
+	torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
+		x = x.NoGrad()
+		for _, n := range m.Weights {
+			if !isNarrow(n.Name) {
+				continue
+			}
+			turned := len(n.Tensor.Shape()) == 3 // in one tensor of all experts, columns are rows
+			rows := n.Tensor
+			if turned {
+				rows = x.Transpose(rows, 1, 2)
+			}
+			numbers := cgotorch.ToSlice[float32](x, x.To(x.Reshape(rows, -1), cgotorch.Float32))
+			for group := range slices.Chunk(numbers, 32) {
+				near := nearest4(form, group)
+				for i, v := range near {
+					changed += math.Pow(float64(v-group[i]), 2)
+					length += math.Pow(float64(group[i]), 2)
+				}
+				copy(group, near)
+			}
+			x.CopyInPlace(rows, cgotorch.FromSlice(x, numbers, rows.Shape()...))
+		}
+	})
+	must.Do(t, m.OwnStream().Synchronize())
+	want := math.Sqrt(changed / length)
+	if got := narrow.QuantizationError(); math.Abs(got-want) > 1e-3*want || want < 0.05 {
+		t.Errorf("QuantizationError is %v, want %v", got, want)
+	}
+	if d := distance(logitsOf(t, narrow), logitsOf(t, m)); !(d < 1e-5) && !torchtest.Device().IsCUDA() {
+		t.Errorf("the logits are %v away from those of rounded experts", d)
+	}
+	wide, _ := m.Memory()
+	if got, _ := narrow.Memory(); got > wide*19/20 { // rows of so small a model are half padding
+		t.Errorf("the weights take %d bytes, and %d without Quantize", got, wide)
+	}
+	for _, n := range narrow.Weights {
+		if isNarrow(n.Name) {
+			t.Errorf("%s is a weight, and has 4 bits", n.Name)
+		}
+	}
+	torchtest.DoOn(t, narrow.OwnStream(), func(x *cgotorch.Exec) {
+		torchtest.WantError(t, narrow.Save(x, t.TempDir()), cgotorch.ErrInvalidArgument, "became "+form)
+	})
 }
 
 // Weights that no codes of 4 bits tell are refused.

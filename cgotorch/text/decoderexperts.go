@@ -22,6 +22,7 @@ type experts struct {
 	held   *weights.TableLayer // where gateUp and down lie in host memory; nil if they are on the device
 	number int                 // of the layer in the table
 	packed cgotorch.DType      // of the numbers that gateUp and down tell in codes of 4 bits, or 0
+	form   string              // of these codes
 }
 
 type expert struct {
@@ -72,7 +73,7 @@ func (e *experts) numbers(x *cgotorch.Exec, matrices *cgotorch.Tensor, columns i
 	if e.packed == 0 {
 		return matrices
 	}
-	return x.Call1("streamtorch::mxfp4_unpack", matrices, columns, e.packed)
+	return x.Call1("streamtorch::unpack4", matrices, columns, e.packed, e.form)
 }
 
 // route returns the weights of the picked experts, [rows, top] in the wide dtype, and their

@@ -92,7 +92,7 @@ func (c *decoderConfig) notTokenKernels(capability int32, dtype cgotorch.DType, 
 	case capability < 80:
 		return fmt.Sprintf("the compute capability of the device is %d, and 80 is needed", capability)
 	case quantized && capability < 90:
-		return fmt.Sprintf("the weights have 8 bits, the compute capability of the device is %d, and 90 is needed", capability)
+		return fmt.Sprintf("the weights are quantised, the compute capability of the device is %d, and 90 is needed", capability)
 	case dtype.Size() != 2:
 		return fmt.Sprintf("the weights are %v, and bfloat16 or float16 is needed", dtype)
 	case c.head%16 != 0 || c.head > mostHead:
@@ -169,9 +169,12 @@ func (d *decoder) tokenAdd(x *cgotorch.Exec, s *tokenStream, in *cgotorch.Tensor
 
 // tokenProduct is the operator token_linear.
 func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear, norm *cgotorch.Tensor, epilogue string, residual, late, lateNorm, sum *cgotorch.Tensor) *cgotorch.Tensor {
-	weight, of := l.weight, []any{nil, nil}
+	weight, of := l.weight, []any{nil, nil, nil}
 	if l.codes != nil {
-		weight, of = l.codes.typed(x), []any{l.codes.scale, d.dtype}
+		weight, of = l.codes.typed(x), []any{l.codes.scale, d.dtype, nil}
+		if l.codes.form == int4 {
+			of[2] = int4
+		}
 	}
 	sizes := []int64{}
 	if l.ring != (ring{}) {
@@ -190,14 +193,15 @@ func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer
 			held = *e.held
 		}
 		var packed any
+		form := mxfp4 // means nothing without codes
 		if e.packed != 0 {
-			packed = e.packed
+			packed, form = e.packed, e.form
 		}
 		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
 			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.LFU)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
-		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge, []int64{}, packed)
-		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge, []int64{}, packed)
+		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge, []int64{}, packed, form)
+		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge, []int64{}, packed, form)
 		return
 	}
 	if s.late != nil {

@@ -50,7 +50,7 @@ type maker struct {
 
 	quantize bool      // the weights of layers' products are made later, one at a time
 	later    []*linear // these products
-	codes4   bool      // experts have weights of 4 bits
+	codes4   string    // the form of experts with weights of 4 bits, or ""
 	packs    []*pack   // these experts
 
 	table  *weights.Table    // of experts in host memory, or nil
@@ -180,7 +180,7 @@ func (m *maker) experts(prefix string) *experts {
 		e.gateUp = m.empty(dtype, c.experts.count, matrices[0][0], matrices[0][1])
 		e.down = m.empty(dtype, c.experts.count, matrices[1][0], matrices[1][1])
 	}
-	if m.codes4 {
+	if m.codes4 != "" {
 		m.pack(prefix, e)
 		return e
 	}
@@ -215,11 +215,11 @@ func (m *maker) expertBiases(prefix string, e *experts) {
 // pack lets the experts of a layer get codes of 4 bits later, from where the files have them.
 func (m *maker) pack(prefix string, e *experts) {
 	c, n := m.c, m.c.names
-	e.packed = m.dtype
+	e.packed, e.form = m.dtype, m.codes4
 	count, inner, width := int64(c.experts.count), int64(c.experts.inner), int64(c.width)
 	if !strings.Contains(n.expertDown, "%d") {
-		m.packs = append(m.packs, &pack{to: e.gateUp, name: prefix + n.expertGateUp[0], shape: []int64{count, width, 2 * inner}},
-			&pack{to: e.down, name: prefix + n.expertDown, shape: []int64{count, inner, width}})
+		m.packs = append(m.packs, &pack{to: e.gateUp, form: m.codes4, name: prefix + n.expertGateUp[0], shape: []int64{count, width, 2 * inner}},
+			&pack{to: e.down, form: m.codes4, name: prefix + n.expertDown, shape: []int64{count, inner, width}})
 		m.expertBiases(prefix, e)
 		return
 	}
@@ -229,7 +229,7 @@ func (m *maker) pack(prefix string, e *experts) {
 			gateUp.names, gateUp.rows = append(gateUp.names, prefix+fmt.Sprintf(name, i)+".weight"), append(gateUp.rows, c.experts.inner)
 		}
 		down := &linear{names: []string{prefix + fmt.Sprintf(n.expertDown, i) + ".weight"}, rows: []int{c.width}, in: c.experts.inner}
-		m.packs = append(m.packs, &pack{to: e.gateUp, expert: i, one: gateUp}, &pack{to: e.down, expert: i, one: down})
+		m.packs = append(m.packs, &pack{to: e.gateUp, form: m.codes4, expert: i, one: gateUp}, &pack{to: e.down, form: m.codes4, expert: i, one: down})
 	}
 }
 

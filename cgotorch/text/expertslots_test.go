@@ -67,7 +67,7 @@ func TestModel_ExpertSlots(t *testing.T) {
 		}
 	}()
 	for name := range mixtures {
-		for _, quantize := range []string{"", "mxfp4"} {
+		for _, quantize := range []string{"", "mxfp4", "int4"} {
 			folder := mixtureFolder(t, name)
 			for _, saved := range []bool{false, true} {
 				if saved {

@@ -56,8 +56,8 @@ func (m *Model) Passes() bool { return m.d.passes }
 
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {
-	c, size := m.d.c, float64(m.d.dtype.Size())
-	return int64(c.weights()*size+c.besides(m.d.dtype)+float64(slots)*c.eachExpert(m.d.dtype, m.quantize == "mxfp4")) + c.pageBytes(m.d.dtype)*int64(m.pages.all)
+	c, dtype := m.d.c, m.d.dtype
+	return int64(c.dense(dtype, m.quantize)+float64(slots)*c.eachExpert(dtype, m.quantize)) + c.pageBytes(dtype)*int64(m.pages.all)
 }
 
 // FailToken runs the kernels of the first layers of a token, and fails then.
@@ -89,7 +89,7 @@ type (
 )
 
 var (
-	PackedBytes = packedBytes
+	Packed4 = packed4
 
 	Search     = search
 	ErrNoGraph = errNoGraph

@@ -44,16 +44,10 @@ func (c *decoderConfig) room(deviceMemory int64, dtype cgotorch.DType, pages int
 	if deviceMemory < 0 {
 		return room, 0, 0, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", deviceMemory, cgotorch.ErrInvalidArgument)
 	}
-	each := c.eachExpert(dtype, quantize == "mxfp4") // the bytes of one expert of each layer
+	each := c.eachExpert(dtype, quantize) // the bytes of one expert of each layer
 	cache = float64(c.pageBytes(dtype)) * float64(pages)
-	count := float64(c.experts.count)
-	weights = c.weights()*float64(dtype.Size()) + c.besides(dtype) + count*each
-	if quantize == "int8" || quantize == "fp8" {
-		weights -= c.products() * float64(dtype.Size()-1)
-		if c.tied {
-			weights += float64(c.vocab) * float64(c.width) // the codes of the head
-		}
-	}
+	dense := c.dense(dtype, quantize)
+	weights = dense + float64(c.experts.count)*each
 	budget := float64(deviceMemory)
 	switch {
 	case budget == 0 || weights+cache <= budget:
@@ -61,10 +55,22 @@ func (c *decoderConfig) room(deviceMemory int64, dtype cgotorch.DType, pages int
 		err = fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: give %.0f or more, a smaller Context, or Quantize: %w",
 			deviceMemory, weights, dtype, cache, math.Ceil(weights+cache), cgotorch.ErrOutOfMemory)
 	default:
-		room, err = c.roomIn(budget, weights-count*each, cache, each)
+		room, err = c.roomIn(budget, dense, cache, each)
 		weights = min(weights, budget-cache)
 	}
 	return room, weights, cache, err
+}
+
+// dense returns the bytes of all weights but the matrices of experts.
+func (c *decoderConfig) dense(dtype cgotorch.DType, quantize string) float64 {
+	n := c.weights()*float64(dtype.Size()) + c.besides(dtype)
+	if quantize != "" && quantize != mxfp4 {
+		n += c.products(quantize) - c.products("")*float64(dtype.Size())
+		if c.tied {
+			n += bytesOf(quantize, c.vocab, c.width) // the codes of the head
+		}
+	}
+	return n
 }
 
 // roomIn divides what the dense weights and the cache leave of a budget. `each` is the bytes of one
@@ -110,8 +116,8 @@ func (c *decoderConfig) besides(dtype cgotorch.DType) float64 {
 }
 
 // eachExpert returns the bytes of the matrices of one expert of each layer.
-func (c *decoderConfig) eachExpert(dtype cgotorch.DType, codes4 bool) float64 {
-	of, matrices := c.matrices(dtype, codes4)
+func (c *decoderConfig) eachExpert(dtype cgotorch.DType, quantize string) float64 {
+	of, matrices := c.matrices(dtype, quantize)
 	n := 0.
 	for _, m := range matrices {
 		n += float64(m[0]) * float64(m[1]) * float64(of.Size())
@@ -121,10 +127,10 @@ func (c *decoderConfig) eachExpert(dtype cgotorch.DType, codes4 bool) float64 {
 
 // matrices returns the dtype of experts, and the rows and columns of their matrices: gate and up,
 // and down.
-func (c *decoderConfig) matrices(dtype cgotorch.DType, codes4 bool) (cgotorch.DType, [2][2]int) {
+func (c *decoderConfig) matrices(dtype cgotorch.DType, quantize string) (cgotorch.DType, [2][2]int) {
 	inner, width := c.experts.inner, c.width
-	if codes4 {
-		return cgotorch.Uint8, [2][2]int{{2 * inner, packedBytes(width)}, {width, packedBytes(inner)}}
+	if hasCodes4(quantize) {
+		return cgotorch.Uint8, [2][2]int{packed4(quantize, 2*inner, width), packed4(quantize, width, inner)}
 	}
 	return dtype, [2][2]int{{2 * inner, width}, {width, inner}}
 }
@@ -140,10 +146,10 @@ func (c *decoderConfig) sparseLayers() (n int) {
 }
 
 // table returns the options of a table of all layers' experts.
-func (c *decoderConfig) table(dtype cgotorch.DType, codes4 bool, room expertRoom, policy weights.Policy) weights.TableOptions {
+func (c *decoderConfig) table(dtype cgotorch.DType, quantize string, room expertRoom, policy weights.Policy) weights.TableOptions {
 	o := weights.TableOptions{Layers: c.sparseLayers(), Experts: c.experts.count, Slots: room.slots, Passes: room.passes, Policy: policy}
 	var matrices [2][2]int
-	o.DType, matrices = c.matrices(dtype, codes4)
+	o.DType, matrices = c.matrices(dtype, quantize)
 	for _, m := range matrices {
 		o.Matrices = append(o.Matrices, [2]int64{int64(m[0]), int64(m[1])})
 	}
@@ -154,20 +160,30 @@ func (c *decoderConfig) table(dtype cgotorch.DType, codes4 bool, room expertRoom
 // is no integer, because a hostile config.json may ask for more than one holds.
 func (c *decoderConfig) weights() float64 {
 	routers := float64(c.sparseLayers()) * float64(c.experts.count) * float64(c.width)
-	return c.products() + float64(c.vocab)*float64(c.width) + routers
+	return c.products("") + float64(c.vocab)*float64(c.width) + routers
 }
 
-// products returns how many numbers the weights have that int8 and fp8 make narrow.
-func (c *decoderConfig) products() (n float64) {
-	width := float64(c.width)
+// bytesOf returns the bytes of a product's weight in a form of Options.Quantize, or with the form
+// "" how many numbers it has.
+func bytesOf(form string, rows, columns int) float64 {
+	if form == int4 {
+		shape := packed4(form, rows, columns)
+		return float64(shape[0]) * float64(shape[1])
+	}
+	return float64(rows) * float64(columns)
+}
+
+// products returns the bytes of the products that Options.Quantize makes narrow, in one of its
+// forms, or with the form "" how many numbers they have.
+func (c *decoderConfig) products(form string) (n float64) {
 	for _, l := range c.layers {
-		n += 2 * float64(c.heads+c.keyHeads) * float64(c.head) * width
+		n += bytesOf(form, (c.heads+2*c.keyHeads)*c.head, c.width) + bytesOf(form, c.width, c.heads*c.head)
 		if !l.sparse {
-			n += 3 * float64(c.inner) * width
+			n += bytesOf(form, 2*c.inner, c.width) + bytesOf(form, c.width, c.inner)
 		}
 	}
 	if !c.tied {
-		n += float64(c.vocab) * width
+		n += bytesOf(form, c.vocab, c.width)
 	}
 	return n
 }
@@ -221,10 +237,9 @@ func (m *Model) SetDeviceMemory(bytes int64) error {
 		return fmt.Errorf("text: DeviceMemory is %d, want more than 0 bytes: %w", bytes, cgotorch.ErrInvalidArgument)
 	}
 	c := m.d.c
-	room, weights, cache, err := c.room(bytes, m.d.dtype, m.pages.all, m.quantize)
+	room, _, cache, err := c.room(bytes, m.d.dtype, m.pages.all, m.quantize)
 	if err == nil && room.slots == 0 { // all experts fit, and their slots too
-		each := c.eachExpert(m.d.dtype, m.quantize == "mxfp4")
-		room, err = c.roomIn(float64(bytes), weights-float64(c.experts.count)*each, cache, each)
+		room, err = c.roomIn(float64(bytes), c.dense(m.d.dtype, m.quantize), cache, c.eachExpert(m.d.dtype, m.quantize))
 	}
 	if err != nil {
 		return err

@@ -34,11 +34,12 @@ type Options struct {
 
 	// Quantize makes the weights of products narrow when they are loaded: "int8", or "fp8" (e4m3),
 	// each with a scale for a row. A token then reads about half the bytes. Embeddings, norms,
-	// routers and experts stay as they are. "mxfp4" is for experts alone, which then have 4 bits,
-	// and a power of two for each 32 columns: those of gpt_oss as they are published, and others
-	// rounded. [Model.QuantizationError] tells what that changes. Open needs no memory for the wide
-	// weights of more than one product, or of one layer's experts where a tensor has all of them.
-	// Such a model is neither saved nor trained.
+	// routers and experts stay as they are. With "int4" products and experts have 4 bits, and a
+	// scale for each 32 columns. "mxfp4" is for experts alone, which then have 4 bits, and a power
+	// of two for each 32 columns: those of gpt_oss as they are published, and others rounded.
+	// [Model.QuantizationError] tells what that changes. Open needs no memory for the wide weights
+	// of more than one product, or of one layer's experts where a tensor has all of them. Such a
+	// model is neither saved nor trained.
 	Quantize string
 
 	// DeviceMemory bounds the bytes of weights and cache on the device. 0 means no bound. If the
@@ -112,8 +113,8 @@ type Model struct {
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
 // anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
-	if !slices.Contains([]string{"", "int8", "fp8", "mxfp4"}, o.Quantize) {
-		return nil, fmt.Errorf("text: Quantize is %q, want \"\", int8, fp8 or mxfp4: %w", o.Quantize, cgotorch.ErrInvalidArgument)
+	if !slices.Contains([]string{"", "int8", "fp8", int4, mxfp4}, o.Quantize) {
+		return nil, fmt.Errorf("text: Quantize is %q, want \"\", int8, fp8, int4 or mxfp4: %w", o.Quantize, cgotorch.ErrInvalidArgument)
 	}
 	folder, err := o.find(folder)
 	if err != nil {
@@ -223,13 +224,14 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 
 // tensors makes the tensors, whose values are undefined.
 func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error {
-	codes4, codes8 := o.Quantize == "mxfp4", o.Quantize == "int8" || o.Quantize == "fp8"
-	if codes4 {
-		if err := c.takesCodes4(); err != nil {
+	codes4, narrow := "", o.Quantize != "" && o.Quantize != mxfp4
+	if hasCodes4(o.Quantize) {
+		codes4 = o.Quantize
+		if err := c.takesCodes4(codes4); err != nil {
 			return err
 		}
 	}
-	kernels, err := c.kernels(m.stream.Device(), dtype, codes8)
+	kernels, err := c.kernels(m.stream.Device(), dtype, narrow)
 	if err != nil {
 		return err
 	}
@@ -246,11 +248,11 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 	return m.stream.Do(func(x *cgotorch.Exec) (err error) {
 		x = plain(x)
 		if room.slots > 0 {
-			if m.table, err = weights.NewTable(x, c.table(dtype, codes4, room, o.ExpertPolicy)); err != nil {
+			if m.table, err = weights.NewTable(x, c.table(dtype, o.Quantize, room, o.ExpertPolicy)); err != nil {
 				return err
 			}
 		}
-		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: codes8, codes4: codes4, table: m.table}
+		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: narrow, codes4: codes4, table: m.table}
 		m.d = mk.decoder()
 		m.d.passes, m.room = room.passes, room
 		mk.keep()

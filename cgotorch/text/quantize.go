@@ -20,25 +20,32 @@ import (
 // the bytes, and rounds neither weights nor inputs to the model's dtype. A prompt's product first
 // computes the weight in the model's dtype, in memory that is free again after it.
 
-// codes are the weight of a product in 8 bits.
+// codes are the weight of a product in 8 bits, or in 4: Note [Weights of 4 bits].
 type codes struct {
-	numbers *cgotorch.Tensor // Int8, or Uint8 with the bits of e4m3, [rows, columns rounded up to 16]
-	scale   *cgotorch.Tensor // Float32 [rows]
-	columns int
+	form          string           // int8, fp8 or int4
+	numbers       *cgotorch.Tensor // Int8, or Uint8 with the bits of e4m3, [rows, columns rounded up to 16]; or packed codes
+	scale         *cgotorch.Tensor // Float32 [rows]; nil with packed codes
+	rows, columns int
 }
 
 const float8 = cgotorch.DType(24) // float8_e4m3fn of LibTorch
 
-// newCodes returns the codes of a weight [rows, columns] in a form, "int8" or "fp8", whose tensors
-// the caller closes. It adds the squares of what the codes change, and those of the weights, to
-// squares, Float64 [2].
+// newCodes returns the codes of a weight [rows, columns] in a form, whose tensors the caller
+// closes. It adds the squares of what the codes change, and those of the weights, to squares,
+// Float64 [2].
 func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *codes {
 	rows, columns := int(weight.Shape()[0]), int(weight.Shape()[1])
 	dtype := cgotorch.Int8
 	if form == "fp8" {
 		dtype = cgotorch.Uint8
 	}
-	c := &codes{columns: columns, numbers: x.Zeros(dtype, int64(rows), int64((columns+15)/16*16)), scale: x.Empty(cgotorch.Float32, int64(rows))}
+	c := &codes{form: form, rows: rows, columns: columns}
+	if form == int4 {
+		shape := packed4(form, rows, columns)
+		c.numbers = x.Empty(cgotorch.Uint8, int64(shape[0]), int64(shape[1]))
+	} else {
+		c.numbers, c.scale = x.Zeros(dtype, int64(rows), int64((columns+15)/16*16)), x.Empty(cgotorch.Float32, int64(rows))
+	}
 	const together = 1 << 24 // elements, so that what is computed in float32 stays small
 	step := max(1, together/columns)
 	for at := 0; at < rows; at += step {
@@ -49,15 +56,24 @@ func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *
 		})
 	}
 	x.Keep(c.numbers)
-	x.Keep(c.scale)
+	if c.scale != nil {
+		x.Keep(c.scale)
+	}
 	return c
 }
 
 // encode computes the codes of n rows from row `at` on, from their weights, Float32 [n, columns].
 func (c *codes) encode(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tensor) {
 	n := int(weight.Shape()[0])
+	if c.form == int4 {
+		packed, numbers := encode4(x, c.form, weight)
+		of := func(t *cgotorch.Tensor, rows int) *cgotorch.Tensor { return x.View(t, -1, int64(rows), t.Shape()[1]) } // by segments
+		x.CopyInPlace(x.Narrow(of(c.numbers, c.rows), 1, at, n), of(packed, n))
+		addSquares(x, squares, x.Sub(numbers, weight), weight)
+		return
+	}
 	most := 127.0
-	if c.numbers.DType() == cgotorch.Uint8 {
+	if c.form == "fp8" {
 		most = 448
 	}
 	largest := x.AMax(x.Abs(weight), []int64{1}, cgotorch.ReduceOptions{KeepDim: true})
@@ -83,7 +99,7 @@ func addSquares(x *cgotorch.Exec, squares, changed, weight *cgotorch.Tensor) {
 
 // typed returns the codes in their own dtype.
 func (c *codes) typed(x *cgotorch.Exec) *cgotorch.Tensor {
-	if c.numbers.DType() == cgotorch.Uint8 {
+	if c.form == "fp8" {
 		return call(x, "aten::view.dtype", c.numbers, float8)
 	}
 	return c.numbers
@@ -91,6 +107,9 @@ func (c *codes) typed(x *cgotorch.Exec) *cgotorch.Tensor {
 
 // weight computes the weight [rows, columns] in a dtype.
 func (c *codes) weight(x *cgotorch.Exec, dtype cgotorch.DType) *cgotorch.Tensor {
+	if c.form == int4 {
+		return x.Call1("streamtorch::unpack4", c.numbers, c.columns, dtype, c.form)
+	}
 	numbers := x.Narrow(c.typed(x), 1, 0, c.columns)
 	return x.MulInPlace(x.To(numbers, dtype), x.Unsqueeze(c.scale, 1))
 }
@@ -105,7 +124,7 @@ func (d *decoder) narrow(s *cgotorch.Stream, o Options, sources map[string]sourc
 	}
 	defer squares.Close()
 	err := d.pack(s, o, sources, squares, fill)
-	if err == nil && o.Quantize != "mxfp4" {
+	if err == nil && o.Quantize != mxfp4 {
 		err = d.quantize(s, o.Quantize, squares, fill)
 	}
 	if err != nil {
@@ -165,8 +184,11 @@ func (d *decoder) widely(s *cgotorch.Stream, l *linear, fill func([]nn.Named) er
 // encode gives a product the codes of its weight. It waits for the device.
 func (d *decoder) encode(x *cgotorch.Exec, form string, l *linear, weight, squares *cgotorch.Tensor) error {
 	l.codes = newCodes(x, form, x.Detach(weight), squares)
-	d.whole = append(d.whole, l.codes.numbers, l.codes.scale)
-	if sum := x.Item(x.Sum(l.codes.scale)); math.IsNaN(sum) || math.IsInf(sum, 0) {
+	d.whole = append(d.whole, l.codes.numbers)
+	if l.codes.scale != nil {
+		d.whole = append(d.whole, l.codes.scale)
+	}
+	if sum := x.Item(x.Sum(squares)); math.IsNaN(sum) || math.IsInf(sum, 0) {
 		name := strings.Join(l.names, ", ")
 		if name == "" {
 			name = d.Weights[0].Name

@@ -141,8 +141,8 @@ func TestOpen_QuantizeRefused(t *testing.T) {
 		return nil
 	})
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "int8", "NoGrad")
-	_, err = text.Open(torchtest.Device(), t.TempDir(), text.Options{Quantize: "int4"})
-	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "int4")
+	_, err = text.Open(torchtest.Device(), t.TempDir(), text.Options{Quantize: "int3"})
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "int3", "int4")
 
 	folder := savedModel(t, quantizedLlama+"}")
 	bad := must.Get(text.Open(torchtest.Device(), folder, text.Options{}))(t)

@@ -215,7 +215,7 @@ func (s *quantizedSource) convertExperts(x *cgotorch.Exec, to *cgotorch.Tensor) 
 			x.Tidy(func() *cgotorch.Tensor {
 				if to.DType() == cgotorch.Uint8 { // the codes stay
 					one := x.View(x.Select(codes, 0, i), s.rows, -1, 16)
-					return x.CopyInPlace(x.Select(to, 0, i), x.Call1("streamtorch::mxfp4_pack", one, x.Select(scales, 0, i)))
+					return x.CopyInPlace(x.Select(to, 0, i), x.Call1("streamtorch::pack4", one, x.Select(scales, 0, i)))
 				}
 				bytes := x.To(x.Select(codes, 0, i), cgotorch.Int32)
 				both := x.Stack([]*cgotorch.Tensor{x.BitwiseAndScalar(bytes, 15), call(x, "aten::bitwise_right_shift.Tensor_Scalar", bytes, 4)}, -1)

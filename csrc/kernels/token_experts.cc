@@ -1,7 +1,7 @@
 // token_experts: products of one token with the matrices of the experts that it picked.
 //
 //   input     without shares [columns] float32, and with them [top, columns] in the weights' dtype
-//   weight    [experts, rows, columns], or packed codes of 4 bits, [experts, rows, bytes] uint8
+//   weight    [experts, rows, columns], or packed codes of 4 bits, [experts, ..., bytes] uint8
 //   picks     [top, 4] int32, as token_route makes them
 //   slots     [slots, rows, columns], or none: experts that are there already
 //   shares    [top] float32, or none
@@ -15,8 +15,9 @@
 // and b between -limit and limit. With shares the results are summed by them, and added to the
 // residual: [1, rows] float32.
 //
-// Packed codes are those of mxfp4.h. `dtype` then takes the place of the weights' dtype, and the
-// input is not rounded: the numbers that codes and scales tell are multiplied.
+// Packed codes are those of codes4.h, in the form `form`. `dtype` then takes the place of the
+// weights' dtype, and the input is not rounded: the numbers that codes and scales tell are
+// multiplied.
 //
 // Without slots a pick (i, -1, expert) is weight[i]. With slots it is slots[i], and a pick (i,
 // expert, expert) is weight[expert], which is copied into slots[i] on the way. `weight` may then
@@ -41,11 +42,11 @@
 #include <tuple>
 
 #include "core/device.h"
+#include "kernels/codes4.h"
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
-#include "kernels/mxfp4.h"
-#include "kernels/token_experts4_cuda.h"
+#include "kernels/token_codes4_cuda.h"
 #include "kernels/token_experts_cuda.h"
 #include "kernels/token_linear_cuda.h"
 #include "kernels/token_product.h"
@@ -73,13 +74,15 @@ struct Inputs {
   double limit;
   double alpha;
   std::optional<at::ScalarType> dtype_of_codes;
+  Form4 form;
 
+  Segments segments() const { return Segments(std::max<int64_t>(columns(), 1), form); }  // of codes
   bool summed() const { return is_defined(shares); }
   bool coded() const { return weight.scalar_type() == at::kByte; }
   at::ScalarType dtype() const { return coded() && dtype_of_codes ? *dtype_of_codes : weight.scalar_type(); }
   at::ScalarType wide() const { return dtype() == at::kDouble ? at::kDouble : at::kFloat; }
   int64_t experts() const { return weight.size(0); }
-  int64_t rows() const { return weight.size(1); }
+  int64_t rows() const { return coded() ? weight.size(1) / segments().count : weight.size(1); }
   int64_t columns() const { return !coded() ? weight.size(2) : summed() ? input.numel() / top() : input.numel(); }
   int64_t top() const { return picks.numel() / 4; }
 
@@ -93,14 +96,14 @@ struct Inputs {
                 ", want contiguous matrices of a floating dtype, aligned to 16 bytes, or packed codes in uint8 and a dtype");
     TORCH_CHECK(top() > 0 && top() <= std::min(kMostTop, experts()), kOperator, ": picks are ", picks.sizes(), " of ", experts(), " experts, want [top, 4] for 1 to ",
                 std::min(kMostTop, experts()));
-    TORCH_CHECK(!coded() || (columns() > 0 && weight.size(2) == Segments(columns()).row_bytes()), kOperator, ": weight is ", weight.sizes(), " of packed codes, and ", columns(),
-                " columns take ", Segments(std::max<int64_t>(columns(), 1)).row_bytes(), " bytes: see mxfp4_pack");
+    TORCH_CHECK(!coded() || (columns() > 0 && weight.size(2) == segments().bytes && weight.size(1) % segments().count == 0), kOperator, ": weight is ", weight.sizes(),
+                " of packed codes, and ", columns(), " columns take ", segments().count, " segments of ", segments().bytes, " bytes: see pack4");
     TORCH_CHECK(!needs_gradient({input, weight, shares, bias, norm, residual}), kOperator, ": it has no gradient: call it in NoGrad");
     TORCH_CHECK(summed() == (epilogue == kAdd) && is_defined(residual) == summed(), kOperator, ": shares, a residual and the epilogue add go together");
     TORCH_CHECK(summed() || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
     TORCH_CHECK(!summed() || !is_defined(norm), kOperator, ": with shares there is no norm");
     check(picks, "picks", 4 * top(), at::kInt);
-    TORCH_CHECK(!is_defined(slots) || (slots->dim() == 3 && slots->size(1) == rows() && slots->size(2) == weight.size(2) && slots->size(0) >= top() &&
+    TORCH_CHECK(!is_defined(slots) || (slots->dim() == 3 && slots->size(1) == weight.size(1) && slots->size(2) == weight.size(2) && slots->size(0) >= top() &&
                                        slots->scalar_type() == weight.scalar_type() && slots->device() == weight.device() && slots->is_contiguous() && is_aligned(*slots)),
                 kOperator, ": slots are not at least ", top(), " matrices like those of weight, ", weight.sizes());
     check(shares, "shares", top(), wide());
@@ -128,7 +131,7 @@ at::Tensor by_operators(const Inputs& of) {
   const at::ScalarType computed = of.coded() ? of.wide() : of.dtype();
   input = input.to(computed).expand({of.top(), of.columns()}).unsqueeze(2);
   at::Tensor matrices = held.index_select(0, places);
-  if (of.coded()) matrices = mxfp4_numbers(matrices, of.columns(), computed);
+  if (of.coded()) matrices = numbers4(matrices, of.columns(), of.form, computed);
   at::Tensor result = at::bmm(matrices, input).squeeze(2);
   if (is_defined(of.bias)) result = at::add(result, of.bias->view({of.experts(), of.rows()}).index_select(0, numbers).to(computed));
   if (of.summed()) {
@@ -144,16 +147,16 @@ at::Tensor by_operators(const Inputs& of) {
   return at::mul(of.epilogue == kSilu ? at::silu(gate) : at::gelu(gate, "tanh"), up).to(of.dtype());
 }
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int64_t step, int64_t line) {
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int line) {
   const at::ScalarType dtype = of.dtype();
-  const std::tuple key(dtype, of.coded(), of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
+  const std::tuple key(dtype, of.coded() ? static_cast<int>(of.form) : 0, of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"products of one token with " + std::to_string(of.top()) + " experts of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", of.summed() ? float_name(dtype) : "Float") + define("COLUMNS", of.columns()) +
-                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("STEP", step) + define("LINE", line) + define("NORM", is_defined(of.norm)) +
-                     define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", of.coded() ? 3 : 0) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) + define("NORM", is_defined(of.norm)) +
+                     define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", of.coded() ? of.form : 0) +
                      define("PAIRS", of.coded() ? 8 : 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) + kEdgesText,
-                 std::string(kTokenLinearText) + kTokenRingText + (of.coded() ? kTokenExperts4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
+                 std::string(kTokenLinearText) + kTokenRingText + (of.coded() ? kTokenCodes4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });
@@ -169,20 +172,15 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
   const int warps = of.coded() ? 8 : 4, in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
   const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;
-  Cut cut(of.columns(), /*coded=*/false, /*ring=*/true);
-  int step = cut.width * 2, line = step, input_bytes = 2;  // bytes from a box to the next, of a row in a box, of an element of the input
-  if (of.coded()) {
-    const Segments s(of.columns());
-    cut.boxes = static_cast<int>(s.count), cut.width = static_cast<int>(s.columns), cut.padded = cut.boxes * cut.width;
-    step = static_cast<int>(s.bytes), line = (step + 63) / 128 * 128 + 64, input_bytes = 4;
-  }
+  const Cut cut = of.coded() ? Cut(of.segments()) : Cut(of.columns(), /*coded=*/false, /*ring=*/true);
+  const int line = of.coded() ? static_cast<int>(of.segments().bytes) : cut.width * 2, input_bytes = of.coded() ? 4 : 2;  // of a row in a box, of an element
   at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options().dtype(dtype));
   Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
            .out = out.mutable_data_ptr(), .picks = of.picks.const_data_ptr(), .shares = read(of.shares), .eps = static_cast<float>(of.eps),
            .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
   const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + in_group - 1) / in_group, box_bytes = line * 2 * in_group;
   const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
-  const int kept = cut.padded * input_bytes * parts + 8 * warps, of_sums = of.coded() ? 8 * 8 * warps * 2 * in_group : 0;  // bytes
+  const int kept = cut.padded * input_bytes * parts + 8 * warps, of_sums = of.coded() ? bytes_of_sums4(warps, in_group) : 0;  // bytes
   const int room = (chip.shared_memory - kept - of_sums - 40 * top - 128) / (box_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * (of.coded() ? 1 : cut.boxes_together());
@@ -191,25 +189,24 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   l.window = std::min(size(1, of.coded() ? 2 : 4), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": ", parts, " rows of ", of.columns(), " elements leave no room in shared memory");
   const int64_t halves = of.epilogue == kSilu || of.epilogue == kGelu ? 2 : 1;
+  const at::Tensor& held = is_defined(of.slots) ? *of.slots : of.weight;
   const auto map_of = [&](const at::Tensor& matrices) {
-    return cuda().boxes(matrices.const_data_ptr(), matrices.size(0) * halves, halves, of.rows() / halves, of.coded() ? of.weight.size(2) : of.columns() * 2,
-                        static_cast<int>(2 * in_group / halves), line);
+    return of.coded() ? CudaBoxes{} : cuda().boxes(matrices.const_data_ptr(), matrices.size(0) * halves, halves, of.rows() / halves, of.columns() * 2, static_cast<int>(2 * in_group / halves), line);
   };
-  struct Maps {  // as in the CUDA text
-    CudaBoxes all, slots;
-  } maps{map_of(of.weight), map_of(is_defined(of.slots) ? *of.slots : of.weight)};
-  void* arguments[] = {&l, &maps};
-  cuda().launch(program_of(of, edge, cut, step, line), of.coded() ? "token_experts4" : "token_experts", images::stream_of(of.weight), blocks, 32 * (warps + 1), arguments,
+  CudaBoxes maps[] = {map_of(of.weight), map_of(held)};
+  Boxes4 codes{of.weight.const_data_ptr(), held.const_data_ptr()};
+  void* arguments[] = {&l, of.coded() ? static_cast<void*>(&codes) : maps};
+  cuda().launch(program_of(of, edge, cut, line), of.coded() ? "token_codes4" : "token_experts", images::stream_of(of.weight), blocks, 32 * (warps + 1), arguments,
                 l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }
 
 at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& picks, Optional slots, Optional shares, Optional bias, Optional norm, double eps,
-                         bool offset, c10::string_view epilogue, Optional residual, double limit, double alpha, c10::string_view edge, at::IntArrayRef sizes, std::optional<at::ScalarType> dtype) {
+                         bool offset, c10::string_view epilogue, Optional residual, double limit, double alpha, c10::string_view edge, at::IntArrayRef sizes, std::optional<at::ScalarType> dtype, c10::string_view form) {
   const std::string_view name(epilogue.data(), epilogue.size());
   const Epilogue which = name == "silu" ? kSilu : name == "gelu_tanh" ? kGelu : name == "clamped" ? kClamped : kAdd;
   TORCH_CHECK(which != kAdd || name == "add", kOperator, ": the epilogue is \"", name, "\", want silu, gelu_tanh, clamped or add");
-  const Inputs of{input, weight, picks, slots, shares, bias, norm, eps, offset, which, residual, limit, alpha, dtype};
+  const Inputs of{input, weight, picks, slots, shares, bias, norm, eps, offset, which, residual, limit, alpha, dtype, form4_of(kOperator, {form.data(), form.size()})};
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
   return weight.is_cuda() ? by_kernel(of, checked, sizes) : by_operators(of);
@@ -218,7 +215,7 @@ at::Tensor token_experts(const at::Tensor& input, const at::Tensor& weight, cons
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor(a!)? slots=None, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
-      "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[], ScalarType? dtype=None) -> Tensor");
+      "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[], ScalarType? dtype=None, str form=\"mxfp4\") -> Tensor");
   declare_early_reads(kOperator, {{"norm"}});
 }
 

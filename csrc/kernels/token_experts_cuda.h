@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
       float c[2] = {0, 0}, d[2] = {0, 0};
       for (int box = 0; box < BOXES; ++box) {
         Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
-        if (fills) fill(maps.slots, s.ring + from.stage * kBoxBytes, box * (STEP / 8), turn.group * kRowsOfGroup, (kTwoMatrices ? 2 : 1) * pick.x);
+        if (fills) fill(maps.slots, s.ring + from.stage * kBoxBytes, box * (kLine / 8), turn.group * kRowsOfGroup, (kTwoMatrices ? 2 : 1) * pick.x);
         const Raw* const first = reinterpret_cast<const Raw*>(s.ring + from.stage * kBoxBytes) + warp * (kTwoMatrices ? 1 : 2) * WIDTH;
         const Raw* const second = first + (kTwoMatrices ? kWarps : 1) * WIDTH;
 #pragma unroll

@@ -24,8 +24,9 @@
 //
 // With `scale`, [rows] float32, the weights are codes in int8 or float8_e4m3fn times the scale of
 // their row. They may have up to 15 more columns than the input, which are multiplied with 0, so
-// none of them is NaN. `dtype` then takes the place of the weights' dtype, and the input is not
-// rounded.
+// none of them is NaN. With `form` they are codes of 4 bits, which have their own scales: weight is
+// what pack4 makes of a matrix. `dtype` then takes the place of the weights' dtype, and the input
+// is not rounded.
 //
 // `sizes` says which kernel runs. [0] is token_linear_direct. [stages, window] is a ring of so many
 // boxes, of which at most `window` are on their way: boxes of 768 or 1024 columns, or twice as many
@@ -49,10 +50,12 @@
 #include <tuple>
 
 #include "core/device.h"
+#include "kernels/codes4.h"
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/token_boxes_cuda.h"
+#include "kernels/token_codes4_cuda.h"
 #include "kernels/token_codes_cuda.h"
 #include "kernels/token_direct_cuda.h"
 #include "kernels/token_linear_cuda.h"
@@ -87,10 +90,14 @@ struct Inputs {
   Optional sum;
   Optional scale;
   std::optional<at::ScalarType> dtype_of_codes;
+  std::optional<Form4> form;
 
-  bool coded() const { return is_defined(scale); }
+  bool coded() const { return is_defined(scale) || form.has_value(); }
+  // As CODES in the CUDA text.
+  int codes() const { return form ? *form : !coded() ? 0 : weight.scalar_type() == at::kChar ? 1 : 2; }
+  Segments segments() const { return Segments(std::max<int64_t>(columns(), 1), *form); }  // of codes of 4 bits
   at::ScalarType dtype() const { return coded() ? *dtype_of_codes : weight.scalar_type(); }
-  int64_t rows() const { return weight.size(0); }
+  int64_t rows() const { return form ? weight.size(0) / segments().count : weight.size(0); }
   int64_t columns() const { return coded() ? input.numel() : weight.size(1); }
   int64_t results() const { return epilogue >= kSilu ? rows() / 2 : rows(); }
   bool normed() const { return is_defined(norm) || is_defined(late); }
@@ -104,10 +111,12 @@ struct Inputs {
     TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.is_contiguous() && is_aligned(weight), kOperator, ": weight is ", weight.sizes(),
                 ", want a contiguous matrix, aligned to 16 bytes");
     const at::ScalarType kind = weight.scalar_type();
-    TORCH_CHECK((kind == at::kChar || kind == at::kFloat8_e4m3fn) == coded() && dtype_of_codes.has_value() == coded(), kOperator, ": weight is ", kind,
-                ", and codes in int8 or float8_e4m3fn have a scale and a dtype, and no other weights have");
-    TORCH_CHECK(!coded() || (at::isFloatingType(dtype()) && weight.size(1) >= columns() && weight.size(1) < columns() + 16), kOperator, ": weight is ",
+    TORCH_CHECK((kind == at::kChar || kind == at::kFloat8_e4m3fn) == is_defined(scale) && (kind == at::kByte) == form.has_value() && dtype_of_codes.has_value() == coded(), kOperator,
+                ": weight is ", kind, ", and codes in int8 or float8_e4m3fn have a scale and a dtype, packed codes in uint8 a form and a dtype, and no other weights have");
+    TORCH_CHECK(!is_defined(scale) || (at::isFloatingType(dtype()) && weight.size(1) >= columns() && weight.size(1) < columns() + 16), kOperator, ": weight is ",
                 weight.sizes(), " for ", columns(), " columns of ", dtype(), ", want codes of so many columns, or up to 15 more, and a floating dtype");
+    TORCH_CHECK(!form || (at::isFloatingType(dtype()) && columns() > 0 && weight.size(1) == segments().bytes && weight.size(0) % segments().count == 0), kOperator, ": weight is ",
+                weight.sizes(), " of packed codes, and ", columns(), " columns take ", segments().count, " segments of ", segments().bytes, " bytes, and a floating dtype: see pack4");
     TORCH_CHECK(!needs_gradient({input, weight, bias, norm, residual, late, late_norm}), kOperator, ": it has no gradient: call it in NoGrad");
     TORCH_CHECK(epilogue < kSilu || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
     TORCH_CHECK(is_defined(late) == is_defined(late_norm) && is_defined(late) == is_defined(sum), kOperator, ": late, late_norm and sum go together");
@@ -136,7 +145,9 @@ at::Tensor by_operators(const Inputs& of) {
     of.sum->copy_(input.view_as(*of.sum));
   }
   if (is_defined(of.norm)) input = normed(input, *of.norm);
-  const at::Tensor weight = of.coded() ? at::mul(of.weight.narrow(1, 0, of.columns()).to(computed), of.scale->unsqueeze(1)) : of.weight;
+  const at::Tensor weight = of.form    ? numbers4(of.weight, of.columns(), *of.form, computed)
+                            : of.coded() ? at::mul(of.weight.narrow(1, 0, of.columns()).to(computed), of.scale->unsqueeze(1))
+                                         : of.weight;
   const std::optional<at::Tensor> bias = is_defined(of.bias) ? std::optional(of.bias->to(computed)) : std::nullopt;
   at::Tensor result = at::linear(input.to(computed), weight, bias);
   const auto half = [&](int64_t i) { return result.narrow(1, i * of.results(), of.results()); };
@@ -151,20 +162,20 @@ at::Tensor by_operators(const Inputs& of) {
   return result;
 }
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int pairs) {
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int line, int pairs) {
   const at::ScalarType dtype = of.dtype(), input = of.input.scalar_type();
-  const int codes = !of.coded() ? 0 : of.weight.scalar_type() == at::kChar ? 1 : 2;  // as in the CUDA text
+  const int codes = of.codes();
   const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), cut.boxes,
                        codes, pairs);
   return variant_of(key, [&] {
     Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
-                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("STEP", cut.width * (codes == 0 ? 2 : 1)) + define("LINE", cut.width * (codes == 0 ? 2 : 1)) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
                      define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};
     if (cut.boxes == 0) made.source += kTokenDirectText;
-    if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : kTokenCodesText);
+    if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : codes < kMxfp4 ? kTokenCodesText : kTokenCodes4Text);
     made.most_shared_memory = true;
     return made;
   });
@@ -184,7 +195,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const c10::DeviceIndex device = of.weight.device().index();
   const CudaChip chip = cuda().chip(device);
   TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= (of.normed() ? kMostNormed : kMostColumns) &&
-                  of.rows() < INT32_MAX && chip.capability >= (of.coded() ? 90 : 80) && (!of.coded() || of.weight.size(1) % 16 == 0),
+                  of.rows() < INT32_MAX && chip.capability >= (of.coded() ? 90 : 80) && (!is_defined(of.scale) || of.weight.size(1) % 16 == 0),
               kOperator, ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), " for ", of.columns(), " columns of ", dtype,
               ", and the kernels take bfloat16 and float16, a multiple of 8 columns up to ", kMostColumns, " (", kMostNormed,
               " behind a norm), on compute capability 8.0; codes in rows of a multiple of 16 bytes, on 9.0");
@@ -199,42 +210,47 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
               ": sizes is ", sizes, ", want [], [0] or [stages, window], and [0] not with codes");
   const bool ring = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
   const int element = of.coded() ? 1 : 2, warps = of.coded() ? 8 : 4;  // as in the CUDA text
-  const Cut cut(of.columns(), of.coded(), ring);
+  const Cut cut = of.form ? Cut(of.segments()) : Cut(of.columns(), of.coded(), ring);
   const int input_bytes = cut.padded * (of.coded() ? 4 : 2);
   if (!ring) {
     void* arguments[] = {&l};
     const int blocks = std::min(2 * chip.multiprocessors, (pairs + 7) / 8);
-    cuda().launch(program_of(of, edge, cut, 4), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
+    cuda().launch(program_of(of, edge, cut, 0, 4), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
     return out;
   }
   // A block gets as many boxes as it copies, but not more than there is room for.
-  const int in_group = of.coded() ? pairs_of_codes(pairs, chip.multiprocessors) : 4;
-  const int line = cut.width * element, box_bytes = line * 2 * in_group;
+  const int in_group = of.form ? 8 : of.coded() ? pairs_of_codes(pairs, chip.multiprocessors) : 4;
+  const int line = of.form ? static_cast<int>(of.segments().bytes) : cut.width * element, box_bytes = line * 2 * in_group;
   const int groups = (pairs + in_group - 1) / in_group;
   const int blocks = std::min(chip.multiprocessors, groups), copies = (groups + blocks - 1) / blocks * cut.boxes;
-  const int kept = input_bytes + 8 * warps, of_sums = of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
-  const int room = (chip.shared_memory - kept - of_sums - 32) / (box_bytes + 16);
+  const int kept = input_bytes + 8 * warps, of_sums = of.form ? bytes_of_sums4(warps, in_group) : of.coded() ? 8 * warps * 2 * in_group : 0;  // bytes
+  const int room = (chip.shared_memory - kept - of_sums - 128) / (box_bytes + 16);
   // Where a block copies few boxes, the loads of its input count for more than the boxes that they
   // wait behind.
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
   };
-  l.stages = std::min({size(0, 10), copies, room});
-  l.window = std::min(size(1, copies <= 8 * cut.boxes_together() ? 2 : 3), l.stages);
+  l.stages = std::min({size(0, of.form ? 3 : 10), copies, room});
+  l.window = std::min(size(1, of.form || copies <= 8 * cut.boxes_together() ? 2 : 3), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
-  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, matrices, of.rows() / matrices, of.weight.size(1) * element,
-                               static_cast<int>(2 * in_group / matrices), line);
-  void* arguments[] = {&l, &map};
-  cuda().launch(program_of(of, edge, cut, in_group), of.coded() ? "token_linear_codes" : "token_linear_boxes", stream, blocks, 32 * (warps + 1), arguments,
-                l.stages * (box_bytes + 16) + kept, start_of(edge));
+  CudaBoxes map{};
+  Boxes4 codes{of.weight.const_data_ptr(), nullptr};
+  if (!of.form) {
+    map = cuda().boxes(of.weight.const_data_ptr(), matrices, matrices, of.rows() / matrices, of.weight.size(1) * element, static_cast<int>(2 * in_group / matrices), line);
+  }
+  void* arguments[] = {&l, of.form ? static_cast<void*>(&codes) : &map};
+  const char* const name = of.form ? "token_codes4" : of.coded() ? "token_linear_codes" : "token_linear_boxes";
+  cuda().launch(program_of(of, edge, cut, line, in_group), name, stream, blocks, 32 * (warps + 1), arguments, l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }
 
 at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optional bias, Optional norm, double eps, bool offset, c10::string_view epilogue,
                         Optional residual, Optional late, Optional late_norm, Optional sum, c10::string_view edge, at::IntArrayRef sizes, Optional scale,
-                        std::optional<at::ScalarType> dtype) {
-  const Inputs of{input, weight, bias, norm, eps, offset, epilogue_of({epilogue.data(), epilogue.size()}), residual, late, late_norm, sum, scale, dtype};
+                        std::optional<at::ScalarType> dtype, std::optional<c10::string_view> form) {
+  std::optional<Form4> form4;
+  if (form) form4 = form4_of(kOperator, {form->data(), form->size()});
+  const Inputs of{input, weight, bias, norm, eps, offset, epilogue_of({epilogue.data(), epilogue.size()}), residual, late, late_norm, sum, scale, dtype, form4};
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
   if (weight.is_cuda()) return by_kernel(of, checked, sizes);
@@ -244,7 +260,7 @@ at::Tensor token_linear(const at::Tensor& input, const at::Tensor& weight, Optio
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_linear(Tensor input, Tensor weight, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, str epilogue=\"\", "
-      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[], Tensor? scale=None, ScalarType? dtype=None) -> Tensor");
+      "Tensor? residual=None, Tensor? late=None, Tensor? late_norm=None, Tensor(a!)? sum=None, str edge=\"full\", int[] sizes=[], Tensor? scale=None, ScalarType? dtype=None, str? form=None) -> Tensor");
   declare_early_reads(kOperator, {{"weight"}, {"norm"}, {"late_norm"}});
 }
 

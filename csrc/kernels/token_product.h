@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/codes4.h"
+
 namespace ct {
 
 enum Epilogue : int { kPlain, kFloat, kAdd, kSilu, kGelu, kClamped };  // token_linear_cuda.h has the same numbers
@@ -45,8 +47,20 @@ struct Cut {
       boxes = count, width = of, padded = count * of;
     }
   }
+  // Codes of 4 bits are cut into segments.
+  explicit Cut(const Segments& s) : boxes(static_cast<int>(s.count)), width(static_cast<int>(s.columns)), padded(static_cast<int>(s.count * s.columns)) {}
+
   // How many boxes `sizes` and the limits of a ring count as one.
   int boxes_together() const { return width == 512 ? 2 : 1; }
 };
+
+// What token_codes4 gets besides Linear: as the struct Boxes of the CUDA text.
+struct Boxes4 {
+  const void* all;
+  const void* slots;
+};
+
+// The text of token_codes4 keeps the sums of 8 turns, of each warp and row.
+constexpr int bytes_of_sums4(int warps, int in_group) { return 2 * 8 * warps * 2 * in_group * 4; }
 
 }  // namespace ct

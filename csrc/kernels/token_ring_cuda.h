@@ -1,6 +1,6 @@
 // The CUDA text of a ring of boxes in shared memory, for the kernels of token_linear.cc and of
-// token_experts.cc that copy their weights by TMA, cp.async.bulk.tensor. It needs compute
-// capability 9.0.
+// token_experts.cc that copy their weights by TMA: by cp.async.bulk.tensor, or codes of 4 bits,
+// whose boxes lie in one piece or two, by cp.async.bulk. It needs compute capability 9.0.
 //
 // A group is PAIRS pairs of rows. A box is WIDTH columns of each of its rows, and lies in shared
 // memory as [matrix][row][WIDTH]. A row has BOXES of them, whole lines of 128 bytes, which are
@@ -8,9 +8,8 @@
 // boxes of the block's groups. Few boxes are on their way at the same time, because the small loads
 // of the other threads wait behind them.
 //
-// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH; STEP, the bytes from a box of a
-// row to the next one; and LINE, the bytes of a row in a box. With codes of 4 bits a row of a box
-// ends with what comes behind it, so that rows which are read together lie in different banks.
+// Besides the macros of token_linear_cuda.h it has BOXES and WIDTH, and LINE: the bytes of WIDTH
+// columns, with the scales of codes of 4 bits.
 #pragma once
 
 namespace ct {
@@ -73,6 +72,25 @@ struct Turn {
   }
 };
 
+#if CODES >= 3
+constexpr int kPieces = kTwoMatrices ? 2 : 1;  // of a box in global memory
+
+// Where the pieces of a box lie. The last group of a matrix may have fewer rows.
+struct Piece {
+  size_t at, between, of_matrix;  // bytes: from the matrix to the first piece, from it to the next, of a matrix
+  int bytes;                      // of a piece
+
+  __device__ __forceinline__ Piece(const Linear& l, int box, int row) {
+    const int rows = l.rows / kPieces;
+    at = (static_cast<size_t>(box) * l.rows + row) * kLine;
+    between = static_cast<size_t>(rows) * kLine;
+    of_matrix = static_cast<size_t>(BOXES) * l.rows * kLine;
+    bytes = min(kRowsOfGroup, rows - row) * kLine;
+  }
+  __device__ __forceinline__ size_t offset(int matrix) const { return matrix * of_matrix + at; }
+};
+#endif
+
 // What a block has in shared memory.
 struct Shared {
   const unsigned char* ring;
@@ -85,33 +103,60 @@ struct Shared {
         full(address_of(room + 2 * warps)), empty(full + 8 * l.stages) {}
 };
 
-// Where a box is copied from: of a map, this matrix.
-struct Source {
-  const Map* map;
-  int matrix;
-};
+#if CODES < 3
+using Boxes = Map;  // of all matrices; behind it there is the one of the slots
+#else
+// All matrices, and the slots. A matrix is [BOXES][rows][kLine]: see codes4.h.
+struct Boxes { const unsigned char *all, *slots; };
+#endif
 
-// Returns where the matrix of the k-th pick lies. Behind `map` there is the one of the slots.
-__device__ __forceinline__ Source source_of(const Map& map, const int4* picks, int k) {
-  if (PICKS == 0) return Source{&map, 0};
-  const int4 pick = picks[k];
-  constexpr int kMatrices = kTwoMatrices ? 2 : 1;
-  return pick.y >= 0 ? Source{&map, kMatrices * pick.y} : Source{&map + 1, kMatrices * pick.x};
-}
+// Where a box is copied from: this matrix, of all or of the slots.
+struct Source {
+  const Boxes& boxes;
+  bool of_slots;
+  int matrix;
+
+  __device__ __forceinline__ Source(const Boxes& all, const int4* picks, int k) : boxes(all), of_slots(false), matrix(0) {
+    if (PICKS == 0) return;
+    const int4 pick = picks[k];
+    of_slots = pick.y < 0;
+    matrix = of_slots ? pick.x : pick.y;
+  }
+
+  // Begins the copy of a box of a group, which `bar` then counts.
+  __device__ __forceinline__ void copy(const Linear& l, int box, int group, unsigned to, Barrier bar, unsigned long long policy) const {
+    const int row = group * kRowsOfGroup;
+#if CODES < 3
+    bar.expect(kBoxBytes);
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(&boxes + of_slots), "r"(box * (kLine / 8)), "r"(row), "r"((kTwoMatrices ? 2 : 1) * matrix), "r"(bar.at), "l"(policy)
+                 : "memory");
+#else
+    const Piece piece(l, box, row);
+    const unsigned char* const from = (of_slots ? boxes.slots : boxes.all) + piece.offset(matrix);
+    bar.expect(kPieces * piece.bytes);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to + i * kRowsOfGroup * kLine),
+                   "l"(from + i * piece.between), "r"(piece.bytes), "r"(bar.at), "l"(policy)
+                   : "memory");
+    }
+#endif
+  }
+};
 
 // Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers
 // have done with the box that is replaced, and for the oldest box if `window` are on their way. It
 // reads weights alone, so it does not wait for the kernel before. The picks are in shared memory.
-__device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, const int4* picks, const Shared& shared) {
+__device__ __forceinline__ void copy_boxes(const Linear& l, const Boxes& boxes, const int4* picks, const Shared& shared) {
   const unsigned ring = address_of(shared.ring), full = shared.full, empty = shared.empty;
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
   Place to, oldest;
   int flying = 0;
   for (Turn turn(groups_of(l)); !turn.is_over(); turn.advance()) {
-    const int row = turn.group * kRowsOfGroup;
     for (int part = 0; part < kParts; ++part) {
-      const Source from = source_of(map, picks, PICKS == 1 ? turn.matrix : part);
+      const Source from(boxes, picks, PICKS == 1 ? turn.matrix : part);
       for (int box = 0; box < BOXES; ++box) {
         Barrier{empty + 8 * to.stage}.wait_for(to.phase ^ 1);  // at once in the first round
         if (flying == l.window) {
@@ -120,12 +165,7 @@ __device__ __forceinline__ void copy_boxes(const Linear& l, const Map& map, cons
         } else {
           ++flying;
         }
-        const Barrier bar{full + 8 * to.stage};
-        bar.expect(kBoxBytes);
-        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
-                         ring + to.stage * kBoxBytes),
-                     "l"(from.map), "r"(box * (STEP / 8)), "r"(row), "r"(from.matrix), "r"(bar.at), "l"(once)
-                     : "memory");
+        from.copy(l, box, turn.group, ring + to.stage * kBoxBytes, Barrier{full + 8 * to.stage}, once);
         to.advance(l.stages);
       }
     }
@@ -156,13 +196,15 @@ __device__ __forceinline__ void copy_inputs(const Linear& l, Raw* x) {
 // when the input of the product is there. Returns false in the last one, which has nothing more to
 // do: its first thread has copied all boxes.
 template <int kWarps>
-__device__ __forceinline__ bool begin_block(const Linear& l, const Map& map, const Shared& shared) {
+__device__ __forceinline__ bool begin_block(const Linear& l, const Boxes& boxes, const Shared& shared) {
   constexpr int kThreads = 32 * kWarps;
   begin();
   if (threadIdx.x >= kThreads) {
     const bool copies = threadIdx.x == kThreads;
     if (copies) {
-      asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#if CODES < 3
+      asm volatile("prefetch.tensormap [%0];" ::"l"(&boxes) : "memory");
+#endif
       for (int i = 0; i < l.stages; ++i) {
         Barrier{shared.full + 8 * i}.make(1);
         Barrier{shared.empty + 8 * i}.make(kWarps);
@@ -177,7 +219,7 @@ __device__ __forceinline__ bool begin_block(const Linear& l, const Map& map, con
       if (threadIdx.x - kThreads < TOP) picks[threadIdx.x - kThreads] = __ldcg(l.picks + threadIdx.x - kThreads);
       __syncwarp();
     }
-    if (copies) copy_boxes(l, map, picks, shared);
+    if (copies) copy_boxes(l, boxes, picks, shared);
     return false;  // other threads of the block wait for the kernel before
   }
   Norms<kThreads> norms;

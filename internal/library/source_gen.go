@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "4504ae34c04cd886a2f770e448cb901b46b060ebcd7d4d790cade6f74d384b30"
+const Source = "9896c9a1fd09f4345c57c98a2dfcc4834de90cf328736362f73fd2055201d6dd"

@@ -51,7 +51,7 @@ type TableOptions struct {
 	Layers   int            // that have experts
 	Experts  int            // of a layer
 	Matrices [][2]int64     // the rows and the columns of each matrix of an expert
-	DType    cgotorch.DType // of all matrices; Uint8 for rows that mxfp4_pack makes
+	DType    cgotorch.DType // of all matrices; Uint8 for what pack4 makes
 	Slots    int            // of a layer, at least one for each expert that a token picks: token_route checks it
 	Policy   Policy         // LRU or LFU
 	Passes   bool           // the device has memory for [Table.Pass] too: all experts of two layers

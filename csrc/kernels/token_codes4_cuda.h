@@ -1,32 +1,40 @@
-// The CUDA text of token_experts for weights of 4 bits in the form mxfp4. The texts of
-// token_linear_cuda.h and of token_ring_cuda.h come before it, with PICKS 1 or 2 and CODES 3.
+// The CUDA text of token_codes4: products of one token with weights of 4 bits, for token_linear
+// with PICKS 0, and for token_experts with PICKS 1 or 2. The texts of token_linear_cuda.h and of
+// token_ring_cuda.h come before it, with CODES 3 or 4 and PAIRS 8.
 //
-// It is token_linear_codes for several matrices, whose boxes are copied into slots on the way as in
-// token_experts_cuda.h. A box has 16 rows, and a row of it has the codes of WIDTH columns, and
-// behind them the scale of each 32 columns: see mxfp4.h.
+// It is token_linear_codes for narrower codes, and for several matrices, whose boxes are copied
+// into slots on the way as in token_experts_cuda.h. A box has 16 rows, and a row of it has the
+// codes of WIDTH columns, and behind them the scale of each 32 columns: see codes4.h.
 //
-// A code is exact in float16, and times 2^-14 its bits are those of the code, moved. Each lane has
-// 32 columns of two rows, the columns of one scale. The four lanes of a row have four scales, so
-// their sums may not meet. A lane multiplies its columns with two columns of the matrix B of
-// m16n8k16 that are zeros for the other lanes: the high and the low part of the input. So a lane
-// ends with the sums of its own columns, and multiplies them with its scale in float32.
+// A code is exact in float16. Each lane has 32 columns of two rows, the columns of one scale. The
+// four lanes of a row have four scales, so their sums may not meet. A lane multiplies its columns
+// with two columns of the matrix B of m16n8k16 that are zeros for the other lanes: the high and the
+// low part of the input. So a lane ends with the sums of its own columns, and multiplies them with
+// its scale in float32.
 #pragma once
 
 namespace ct {
 
-inline constexpr char kTokenExperts4Text[] = R"cuda(
+inline constexpr char kTokenCodes4Text[] = R"cuda(
 constexpr int kWarps = 8, kRows = 2 * PAIRS, kLines = WIDTH / 128, kRounds = (kLines + kWarps - 1) / kWarps;
 constexpr int kHeld = 8;  // turns whose sums wait in shared memory: then the warps meet
 static_assert(PAIRS == 8 && WIDTH % 128 == 0, "a warp multiplies 16 rows of 128 columns at a time");
 
-struct Maps { Map all, slots; };
-
 // Writes a box from shared memory into a slot. One thread runs it.
-__device__ __forceinline__ void fill(const Map& slots, const unsigned char* box, int column, int row, int matrix) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];\ncp.async.bulk.commit_group;" ::"l"(&slots), "r"(column),
-               "r"(row), "r"(matrix), "r"(address_of(box))
-               : "memory");
+__device__ __forceinline__ void fill(const Linear& l, const Boxes& boxes, const unsigned char* from, int box, int group, int slot) {
+  const Piece piece(l, box, group * kRowsOfGroup);
+  unsigned char* const to = const_cast<unsigned char*>(boxes.slots) + piece.offset(slot);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to + i * piece.between), "r"(address_of(from + i * kRowsOfGroup * kLine)),
+                 "r"(piece.bytes)
+                 : "memory");
+  }
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+
+#if CODES == 3
+constexpr float kUnit = 1.f / 16384;  // of the numbers
 
 // Returns the codes i and i + 4 of a word as numbers in float16, times 2^-14.
 template <int i>
@@ -35,6 +43,35 @@ __device__ __forceinline__ unsigned numbers(unsigned word) {
   if (i < 2) return (word << 8 * i) & (kMagnitude | kSign);
   return ((i == 2 ? word << 5 : word >> 3) & kMagnitude) | (word << (i == 2 ? 7 : 15) & kSign);
 }
+
+// Returns the power of two of 32 columns, the t-th of a line. 255 is NaN. For 0 it is 0: 2^-127 is
+// too small for what is multiplied here.
+using Scales = unsigned;
+__device__ __forceinline__ float scale_of(Scales scales, int t) {
+  const unsigned scale = __byte_perm(scales, 0, 0x4440 | t);
+  return __uint_as_float(scale == 255 ? 0x7FC00000u : scale << 23);
+}
+#else
+constexpr float kUnit = 1;
+
+// Returns the codes i and i + 4 of a word as numbers in float16.
+template <int i>
+__device__ __forceinline__ unsigned numbers(unsigned word) {
+  // The bits of a number from 1024 to 2047 end in those of an integer: here the code, or 16 times
+  // it.
+  unsigned pair = ((i < 2 ? word : word >> 8) & (i % 2 == 0 ? 0x000F000Fu : 0x00F000F0u)) | 0x64006400u;
+  const unsigned times = i % 2 == 0 ? 0x3C003C00u : 0x2C002C00u, minus = i % 2 == 0 ? 0xE408E408u : 0xD480D480u;  // 1 and -1032, 1/16 and -72
+  asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(times), "r"(minus));
+  return pair;
+}
+
+// Returns the scale of 32 columns, the t-th of a line.
+using Scales = uint2;
+__device__ __forceinline__ float scale_of(Scales scales, int t) {
+  const unsigned two = t < 2 ? scales.x : scales.y;
+  return __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xFFFF0000u);
+}
+#endif
 
 // Adds the products of two numbers in each of a lane's two rows, and of four inputs, to `sums`, or
 // begins these.
@@ -58,13 +95,6 @@ __device__ __forceinline__ void add_word(float (&sums)[4], unsigned first, unsig
   multiply<false>(sums, numbers<2>(first), numbers<2>(second), numbers<3>(first), numbers<3>(second), x.z, x.w);
 }
 
-// Returns the power of two that the t-th of four scales tells. 255 is NaN. For 0 it is 0: 2^-127 is
-// too small for what is multiplied here.
-__device__ __forceinline__ float power_of(unsigned scales, int t) {
-  const unsigned scale = __byte_perm(scales, 0, 0x4440 | t);
-  return __uint_as_float(scale == 255 ? 0x7FC00000u : scale << 23);
-}
-
 // Loads 16 bytes of shared memory in lanes in which `loads` is true. In others `to` stays.
 __device__ __forceinline__ void load_if(bool loads, uint4& to, unsigned from) {
   asm volatile("{\n.reg .pred loads;\nsetp.ne.s32 loads, %4, 0;\n@loads ld.shared.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
@@ -73,15 +103,15 @@ __device__ __forceinline__ void load_if(bool loads, uint4& to, unsigned from) {
                : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_experts4(const Linear l, const __grid_constant__ Maps maps) {
+extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_codes4(const Linear l, const __grid_constant__ Boxes boxes) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[2][kHeld][kWarps][kRows];
   __shared__ int4 picks[TOP];
   __shared__ float shares[TOP];
   const Shared s(shared, l, kWarps);
-  if (!begin_block<kWarps>(l, maps.all, s)) return;
+  if (!begin_block<kWarps>(l, boxes, s)) return;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-  if (thread < TOP) {
+  if (PICKS != 0 && thread < TOP) {
     picks[thread] = __ldcg(l.picks + thread);
     shares[thread] = PICKS == 2 ? __ldcg(l.shares + thread) : 1;
   }
@@ -101,8 +131,9 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_experts4(c
     Linear mine = l;  // of this pick
     float2 add = make_float2(0, 0);
     if (finishes) {
-      mine.bias = PICKS == 2 || l.bias == nullptr ? nullptr : l.bias + static_cast<size_t>(picks[own_pick].z) * l.rows;
+      if (PICKS == 1 && l.bias != nullptr) mine.bias = l.bias + static_cast<size_t>(picks[own_pick].z) * l.rows;
       if (PICKS == 1) mine.out = static_cast<Raw*>(l.out) + static_cast<size_t>(own_pick) * (l.rows / 2);
+      if (PICKS == 2) mine.bias = nullptr;
       add = of.addends(mine);
       for (int part = 0; PICKS == 2 && part < TOP && l.bias != nullptr; ++part) {
         const Raw* const bias = l.bias + static_cast<size_t>(picks[part].z) * l.rows;
@@ -113,16 +144,16 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_experts4(c
     for (int held = 0; held < kHeld && !turn.is_over(); ++held, turn.advance()) {
       float first_sum = 0, second_sum = 0;  // of this lane, in the rows g and g + 8
       for (int part = 0; part < kParts; ++part) {
-        const int4 pick = picks[PICKS == 1 ? turn.matrix : part];
-        const bool fills = pick.y >= 0 && thread == 0;
+        const int4 pick = PICKS == 0 ? make_int4(0, -1, 0, 0) : picks[PICKS == 1 ? turn.matrix : part];
+        const bool fills = PICKS != 0 && pick.y >= 0 && thread == 0;
         float a = 0, b = 0;
         for (int box = 0; box < BOXES; ++box) {
           const unsigned inputs = own_inputs + 4 * (part * PADDED + box * WIDTH);
           Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
           const unsigned char* const rows = s.ring + from.stage * kBoxBytes;
-          if (fills) fill(maps.slots, rows, box * (STEP / 8), turn.group * kRowsOfGroup, (kTwoMatrices ? 2 : 1) * pick.x);
+          if (fills) fill(l, boxes, rows, box, turn.group, pick.x);
           uint4 first[kRounds], second[kRounds];
-          unsigned first_scales[kRounds], second_scales[kRounds];
+          Scales first_scales[kRounds], second_scales[kRounds];
 #pragma unroll
           for (int round = 0; round < kRounds; ++round) {
             // Behind the last line that line comes again, and its inputs stay zeros.
@@ -130,8 +161,8 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_experts4(c
             const unsigned char* const row = rows + g * kLine;
             first[round] = *reinterpret_cast<const uint4*>(row + there * 64 + t * 16);
             second[round] = *reinterpret_cast<const uint4*>(row + 8 * kLine + there * 64 + t * 16);
-            first_scales[round] = *reinterpret_cast<const unsigned*>(row + WIDTH / 2 + there * 4);
-            second_scales[round] = *reinterpret_cast<const unsigned*>(row + 8 * kLine + WIDTH / 2 + there * 4);
+            first_scales[round] = *reinterpret_cast<const Scales*>(row + WIDTH / 2 + there * static_cast<int>(sizeof(Scales)));
+            second_scales[round] = *reinterpret_cast<const Scales*>(row + 8 * kLine + WIDTH / 2 + there * static_cast<int>(sizeof(Scales)));
 #pragma unroll
             for (int i = 0; i < 4; ++i) load_if(own && line < kLines, x[round][i], inputs + line * 512 + i * 128);
           }
@@ -142,16 +173,17 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_experts4(c
             add_word<true>(odd, first[round].y, second[round].y, x[round][1]);
             add_word<false>(even, first[round].z, second[round].z, x[round][2]);
             add_word<false>(odd, first[round].w, second[round].w, x[round][3]);
-            a = fmaf(fmaf(even[1] + odd[1], 1 / kLowScale, even[0] + odd[0]), power_of(first_scales[round], t), a);
-            b = fmaf(fmaf(even[3] + odd[3], 1 / kLowScale, even[2] + odd[2]), power_of(second_scales[round], t), b);
+            a = fmaf(fmaf(even[1] + odd[1], 1 / kLowScale, even[0] + odd[0]), scale_of(first_scales[round], t), a);
+            b = fmaf(fmaf(even[3] + odd[3], 1 / kLowScale, even[2] + odd[2]), scale_of(second_scales[round], t), b);
           }
           __syncwarp();
           if (fills) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the box may be replaced
           if (lane == 0) Barrier{s.empty + 8 * from.stage}.arrive();
           from.advance(l.stages);
         }
-        first_sum = fmaf(shares[PICKS == 1 ? 0 : part], a, first_sum);
-        second_sum = fmaf(shares[PICKS == 1 ? 0 : part], b, second_sum);
+        const float share = PICKS == 2 ? shares[part] : 1;
+        first_sum = fmaf(share, a, first_sum);
+        second_sum = fmaf(share, b, second_sum);
       }
 #pragma unroll
       for (int distance = 1; distance < 4; distance *= 2) {
@@ -172,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_experts4(c
         sum.x += of_warp[kTwoMatrices ? thread % PAIRS : 2 * (thread % PAIRS)];
         sum.y += of_warp[kTwoMatrices ? PAIRS + thread % PAIRS : 2 * (thread % PAIRS) + 1];
       }
-      of.write(mine, sum.x * (16384 / kHighScale), sum.y * (16384 / kHighScale), add);
+      of.write(mine, sum.x / (kUnit * kHighScale), sum.y / (kUnit * kHighScale), add);
     }
     buffer ^= 1;
   }

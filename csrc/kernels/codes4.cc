@@ -1,0 +1,215 @@
+// pack4 and unpack4: weights of 4 bits as the kernels of a token read them, made of what files
+// have, and as numbers.
+//
+//   codes   [..., rows, groups, 16] uint8: 32 codes of a group, the first of a byte in the low half
+//   scales  [..., rows, groups]: mxfp4 has uint8, the power of two of each group as e8m0, and int4
+//           has bfloat16
+//   packed  [..., segments * rows, bytes] uint8: codes4.h
+//
+// pack4 takes codes and scales of whole rows. unpack4 gives [..., rows, columns] in a floating
+// dtype: for mxfp4 in bfloat16 and float32 that is exact, unless a number is too small for it. For
+// float64 on CUDA it waits for the device.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_left_shift.h>
+#include <ATen/ops/bitwise_right_shift.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "core/device.h"
+#include "kernels/codes4.h"
+#include "kernels/images.h"
+#include "kernels/variants.h"
+
+namespace ct {
+namespace {
+
+// Where a word has the sign and the magnitude of its codes 0 to 3: the lowest bits.
+constexpr int kSigns[] = {15, 7, 8, 0}, kMagnitudes[] = {9, 1, 4, 12};
+
+// Returns words of eight codes, from the first in the lowest bits, in the order of codes4.h, for
+// mxfp4.
+at::Tensor in_order(const at::Tensor& words) {
+  at::Tensor made = at::zeros_like(words);
+  const auto move = [&](int from, int to, int64_t bits) {
+    const at::Tensor moved = to < from ? at::bitwise_right_shift(words, from - to) : at::bitwise_left_shift(words, to - from);
+    made.bitwise_or_(at::bitwise_and(moved, at::Scalar(static_cast<int64_t>(static_cast<int32_t>((bits << to) * 0x10001)))));
+  };
+  for (int i = 0; i < 4; ++i) {
+    move(4 * i + 3, kSigns[i], 1);
+    move(4 * i, kMagnitudes[i], 7);
+  }
+  return made;
+}
+
+// Returns the k-th code of a word.
+int code_of(uint32_t word, int k, Form4 form) {
+  if (form == kInt4) return static_cast<int>(word >> 4 * k & 15);
+  const uint32_t half = word >> 16 * (k / 4);
+  return static_cast<int>((half >> kSigns[k % 4] & 1) << 3 | (half >> kMagnitudes[k % 4] & 7));
+}
+
+at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_view name) {
+  constexpr char kOperator[] = "streamtorch::pack4";
+  const Form4 form = form4_of(kOperator, {name.data(), name.size()});
+  const at::ScalarType of_scales = form == kInt4 ? at::kBFloat16 : at::kByte;
+  TORCH_CHECK(codes.scalar_type() == at::kByte && scales.scalar_type() == of_scales && codes.device() == scales.device() && codes.dim() == scales.dim() + 1 &&
+                  codes.dim() >= 3 && codes.size(-1) == 16 && codes.numel() == 16 * scales.numel() && scales.size(-1) > 0,
+              kOperator, ": codes are ", codes.scalar_type(), " ", codes.sizes(), ", and scales ", scales.scalar_type(), " ", scales.sizes(),
+              ", want uint8 [..., rows, groups, 16] and ", of_scales, " [..., rows, groups] on one device");
+  const int64_t rows = scales.size(-2), groups = scales.size(-1), width = form == kInt4 ? 2 : 1;  // bytes of a scale
+  const Segments s(32 * groups, form);
+  const int64_t in_segment = s.columns / 32, padding = s.count * in_segment - groups;
+  at::Tensor words = at::constant_pad_nd(codes.reshape({-1, 16 * groups}), {0, 16 * padding}).view(at::kInt);
+  if (form == kMxfp4) words = in_order(words);
+  const at::Tensor all = words.view(at::kByte).view({-1, rows, s.count, 16 * in_segment});
+  const at::Tensor bytes = at::constant_pad_nd(scales.reshape({-1, groups}), {0, padding}).view(at::kByte).view({-1, rows, s.count, width * in_segment});
+  const at::Tensor packed = at::constant_pad_nd(at::cat({all, bytes}, 3), {0, s.bytes - (16 + width) * in_segment});
+  std::vector<int64_t> shape = scales.sizes().vec();
+  shape.end()[-2] = s.count * rows;
+  shape.back() = s.bytes;
+  return packed.transpose(1, 2).reshape(shape);
+}
+
+float number_of(int code, const uint8_t* scales, int64_t group, Form4 form) {
+  if (form == kInt4) {
+    c10::BFloat16 scale;
+    std::memcpy(&scale, scales + 2 * group, sizeof scale);
+    return static_cast<float>(code - 8) * static_cast<float>(scale);
+  }
+  static constexpr float kNumbers[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const int scale = scales[group];
+  if (scale == 255) return std::numeric_limits<float>::quiet_NaN();
+  return std::ldexp((code & 8) != 0 ? -kNumbers[code & 7] : kNumbers[code & 7], scale - 127);
+}
+
+// FORM is 3 for mxfp4 and 4 for int4.
+constexpr char kSource[] = R"cuda(
+constexpr int kSigns[] = {15, 7, 8, 0}, kMagnitudes[] = {9, 1, 4, 12};  // as in C++
+
+// Returns the codes i and i + 4 of a word as numbers.
+template <int i>
+__device__ __forceinline__ float2 numbers(unsigned word) {
+#if FORM == 4
+  return make_float2(static_cast<int>(word >> 4 * i & 15u) - 8, static_cast<int>(word >> (16 + 4 * i) & 15u) - 8);
+#else
+  constexpr unsigned kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
+  const unsigned pair = ((kMagnitudes[i] < 9 ? word << (9 - kMagnitudes[i]) : word >> (kMagnitudes[i] - 9)) & kMagnitude) | (word << (15 - kSigns[i]) & kSign);
+  float2 made;  // float16 times 2^14
+  asm("{\n.reg .f16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}" : "=f"(made.x), "=f"(made.y) : "r"(pair));
+  return make_float2(made.x * 16384, made.y * 16384);
+#endif
+}
+
+__device__ __forceinline__ float scale_of(const unsigned char* scales, int group) {
+#if FORM == 4
+  return __uint_as_float(static_cast<unsigned>(reinterpret_cast<const unsigned short*>(scales)[group]) << 16);
+#else
+  const unsigned scale = scales[group];
+  return __uint_as_float(scale == 255 ? 0x7FC00000u : scale == 0 ? 0x00400000u : scale << 23);
+#endif
+}
+
+// A block writes rows, and a thread eight columns at a time.
+extern "C" __global__ void __launch_bounds__(256) unpack4(const unsigned char* packed, DTYPE::Raw* out, long long matrices, long long rows, int columns, int in_segment, int segments, int bytes) {
+  for (long long i = blockIdx.x; i < matrices * rows; i += gridDim.x) {
+    const long long matrix = i / rows, row = i % rows;
+    for (int column = threadIdx.x * 8; column < columns; column += 8 * 256) {
+      const int at = column % in_segment;
+      const unsigned char* const from = packed + ((matrix * segments + column / in_segment) * rows + row) * bytes;
+      const unsigned codes = *reinterpret_cast<const unsigned*>(from + at / 2);
+      const float scale = scale_of(from + in_segment / 2, at / 32);
+      const float2 v[] = {numbers<0>(codes), numbers<1>(codes), numbers<2>(codes), numbers<3>(codes)};
+      const float all[] = {v[0].x * scale, v[1].x * scale, v[2].x * scale, v[3].x * scale, v[0].y * scale, v[1].y * scale, v[2].y * scale, v[3].y * scale};
+      DTYPE::Raw* const to = out + i * columns + column;
+      if (columns % 8 == 0) {
+        *reinterpret_cast<Vector<DTYPE, 8>*>(to) = narrow<DTYPE>(all);
+      } else {
+        for (int k = 0; k < 8 && column + k < columns; ++k) to[k] = DTYPE::narrow(all[k]);
+      }
+    }
+  }
+}
+)cuda";
+
+}  // namespace
+
+Form4 form4_of(const char* where, std::string_view name) {
+  TORCH_CHECK(name == "mxfp4" || name == "int4", where, ": the form of 4 bits is \"", name, "\", want mxfp4 or int4");
+  return name == "int4" ? kInt4 : kMxfp4;
+}
+
+at::Tensor numbers4(const at::Tensor& packed, int64_t columns, Form4 form, at::ScalarType dtype) {
+  constexpr char kOperator[] = "streamtorch::unpack4";
+  const Segments s(std::max<int64_t>(columns, 1), form);
+  TORCH_CHECK(columns > 0 && columns < INT32_MAX && packed.scalar_type() == at::kByte && packed.dim() >= 2 && packed.is_contiguous() && packed.size(-1) == s.bytes &&
+                  packed.size(-2) % s.count == 0 && at::isFloatingType(dtype),
+              kOperator, ": packed is ", packed.scalar_type(), " ", packed.sizes(), ", want contiguous uint8 [..., ", s.count, " * rows, ", s.bytes, "] for ", columns,
+              " columns of a floating dtype");
+  std::vector<int64_t> shape = packed.sizes().vec();
+  const int64_t rows = shape.end()[-2] /= s.count;
+  shape.back() = columns;
+  const int64_t matrices = rows == 0 ? 0 : packed.numel() / (s.count * rows * s.bytes);
+  if (packed.is_cuda() && dtype != at::kDouble) {
+    TORCH_CHECK(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16, kOperator, ": it makes float32, float16, bfloat16 and float64, and not ", dtype);
+    at::Tensor out = at::empty(shape, packed.options().dtype(dtype));
+    const CudaProgram& program = variant_of(std::tuple(dtype, static_cast<int>(form)), [&] {
+      return Variant{std::string("weights of 4 bits as ") + float_name(dtype), "\n" + define("DTYPE", float_name(dtype)) + define("FORM", form), kSource};
+    });
+    const void* from = packed.const_data_ptr();
+    void* to = out.mutable_data_ptr();
+    long long count = matrices, of_matrix = rows;
+    int width = static_cast<int>(columns), in_segment = static_cast<int>(s.columns), segments = static_cast<int>(s.count), bytes = static_cast<int>(s.bytes);
+    void* arguments[] = {&from, &to, &count, &of_matrix, &width, &in_segment, &segments, &bytes};
+    const int64_t blocks = std::min<int64_t>(matrices * rows, 64 * cuda().chip(packed.device().index()).multiprocessors);
+    if (blocks > 0) cuda().launch(program, "unpack4", images::stream_of(packed), static_cast<unsigned>(blocks), 256, arguments, 0);
+    return out;
+  }
+  const at::Tensor all = packed.to(at::kCPU);
+  at::Tensor out = at::empty({matrices, rows, columns}, at::kFloat);
+  const uint8_t* const from = all.const_data_ptr<uint8_t>();
+  float* to = out.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < matrices * rows; ++i) {
+    for (int64_t column = 0; column < columns; ++column) {
+      const uint8_t* const segment = from + ((i / rows * s.count + column / s.columns) * rows + i % rows) * s.bytes;
+      const int64_t at = column % s.columns;
+      uint32_t word = 0;
+      std::memcpy(&word, segment + at / 8 * 4, sizeof word);
+      *to++ = number_of(code_of(word, static_cast<int>(at % 8), form), segment + s.columns / 2, at / 32, form);
+    }
+  }
+  return out.to(packed.device(), dtype).view(shape);
+}
+
+namespace {
+
+at::Tensor unpack(const at::Tensor& packed, int64_t columns, at::ScalarType dtype, c10::string_view form) {
+  return numbers4(packed, columns, form4_of("streamtorch::unpack4", {form.data(), form.size()}), dtype);
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("pack4(Tensor codes, Tensor scales, str form=\"mxfp4\") -> Tensor");
+  library.def("unpack4(Tensor packed, int columns, ScalarType dtype, str form=\"mxfp4\") -> Tensor");
+}
+
+// CompositeExplicitAutograd keeps the operators whole on every device, so the stream checker sees
+// what they read and write.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) {
+  library.impl("pack4", TORCH_FN(pack));
+  library.impl("unpack4", TORCH_FN(unpack));
+}
+
+}  // namespace
+}  // namespace ct
