@@ -159,3 +159,26 @@ func TestOpen_CodesOf4Bits_Refused(t *testing.T) {
 	_, err := text.Open(torchtest.Device(), saved, text.Options{Quantize: "mxfp4"})
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "layers.3.block_sparse_moe.experts.2.w2.weight", "without Quantize")
 }
+
+// A prompt whose experts are computed together, because there is room for their numbers, has the
+// logits of one whose experts are computed one by one.
+func TestOpen_CodesOf4Bits_Together(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for name := range mixtures {
+		for _, form := range []string{"mxfp4", "int4"} {
+			folder := mixtureFolder(t, name)
+			o := text.Options{RandomWeights: 7, DType: cgotorch.BFloat16, Context: 160, Quantize: form}
+			together := must.Get(text.Open(torchtest.Device(), folder, o))(t)
+			o.DeviceMemory = 1 << 40 // a bound, within which there is no room for numbers
+			single := must.Get(text.Open(torchtest.Device(), folder, o))(t)
+			if !together.WideExperts() || single.WideExperts() {
+				t.Errorf("%s, %s: %v together, and %v within a bound", name, form, together.WideExperts(), single.WideExperts())
+			}
+			if d := distance(logitsOf(t, together), logitsOf(t, single)); !(d < 0.02) {
+				t.Errorf("%s, %s: the logits are %v apart", name, form, d)
+			}
+			must.Do(t, together.Close())
+			must.Do(t, single.Close())
+		}
+	}
+}

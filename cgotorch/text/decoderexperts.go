@@ -23,6 +23,7 @@ type experts struct {
 	number int                 // of the layer in the table
 	packed cgotorch.DType      // of the numbers that gateUp and down tell in codes of 4 bits, or 0
 	form   string              // of these codes
+	wide   bool                // there is room for the numbers of all experts of a layer
 }
 
 type expert struct {
@@ -48,8 +49,9 @@ func (p *pass) through(x *cgotorch.Exec, e *experts, in, wide *cgotorch.Tensor) 
 const fewPicks = 16
 
 // forward maps `in` [rows, width] to the weighted sum of what the picked experts make of each row.
-// The router reads `wide`, the same rows before they are rounded to the dtype of the weights.
-// On CUDA many picks wait for the device if the dtype is not bfloat16, or if experts have 4 bits.
+// The router reads `wide`, the same rows before they are rounded to the dtype of the weights. On
+// CUDA many picks wait for the device if the dtype is not bfloat16, or if experts have 4 bits and
+// there is no room for those of a layer in the model's dtype.
 func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		weights, picks := e.route(x, wide)
@@ -58,7 +60,7 @@ func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training 
 		switch {
 		case x.Device().IsCUDA() && !training && (n == 1 || n*top <= fewPicks): // a step never waits
 			out = e.fromCopies(x, in, picks)
-		case in.DType() == cgotorch.BFloat16 && !training && e.packed == 0 && groupable(e.gateUp) && groupable(e.down):
+		case in.DType() == cgotorch.BFloat16 && !training && e.groupable():
 			out = e.grouped(x, in, picks)
 		default:
 			out = e.oneByOne(x, in, picks, training)
@@ -66,6 +68,14 @@ func (e *experts) forward(x *cgotorch.Exec, in, wide *cgotorch.Tensor, training 
 		out = x.View(out, n, top, int64(e.c.width))
 		return x.SumDim(x.Mul(out, x.Unsqueeze(weights, 2)), []int64{1}, cgotorch.SumOptions{})
 	})
+}
+
+// groupable reports whether grouped takes the experts.
+func (e *experts) groupable() bool {
+	if e.packed != 0 {
+		return e.wide && e.c.width%8 == 0 && e.c.experts.inner%8 == 0
+	}
+	return groupable(e.gateUp) && groupable(e.down)
 }
 
 // numbers returns the numbers of matrices, [..., rows, columns], also where they have 4 bits.
@@ -119,7 +129,9 @@ func (e *experts) grouped(x *cgotorch.Exec, in, picks *cgotorch.Tensor) *cgotorc
 	ends := searchSorted(x, ids, x.Arange(cgotorch.Int64, 0, e.c.experts.count, nil), true)
 	rows := x.IndexSelect(in, 0, call(x, "aten::div.Scalar_mode", order, e.c.experts.top, "floor"))
 	product := func(in, weight, bias *cgotorch.Tensor) *cgotorch.Tensor {
-		out := call(x, "aten::_grouped_mm", in, x.Transpose(weight, 1, 2), ends)
+		out := x.Tidy(func() *cgotorch.Tensor { // numbers of 4 bits are gone then
+			return call(x, "aten::_grouped_mm", in, x.Transpose(e.numbers(x, weight, in.Shape()[1]), 1, 2), ends)
+		})
 		if bias != nil {
 			out = x.Add(out, x.IndexSelect(bias, 0, ids))
 		}

@@ -51,6 +51,7 @@ type maker struct {
 	quantize bool      // the weights of layers' products are made later, one at a time
 	later    []*linear // these products
 	codes4   string    // the form of experts with weights of 4 bits, or ""
+	wide4    bool      // there is room for the numbers of a layer of them
 	packs    []*pack   // these experts
 
 	table  *weights.Table    // of experts in host memory, or nil
@@ -215,7 +216,7 @@ func (m *maker) expertBiases(prefix string, e *experts) {
 // pack lets the experts of a layer get codes of 4 bits later, from where the files have them.
 func (m *maker) pack(prefix string, e *experts) {
 	c, n := m.c, m.c.names
-	e.packed, e.form = m.dtype, m.codes4
+	e.packed, e.form, e.wide = m.dtype, m.codes4, m.wide4
 	count, inner, width := int64(c.experts.count), int64(c.experts.inner), int64(c.width)
 	if !strings.Contains(n.expertDown, "%d") {
 		m.packs = append(m.packs, &pack{to: e.gateUp, form: m.codes4, name: prefix + n.expertGateUp[0], shape: []int64{count, width, 2 * inner}},

@@ -60,6 +60,16 @@ func (m *Model) BudgetFor(slots int) int64 {
 	return int64(c.dense(dtype, m.quantize)+float64(slots)*c.eachExpert(dtype, m.quantize)) + c.pageBytes(dtype)*int64(m.pages.all)
 }
 
+// WideExperts reports whether there is room for the numbers of a layer's experts.
+func (m *Model) WideExperts() bool {
+	for _, l := range m.d.layers {
+		if l.experts != nil {
+			return l.experts.wide
+		}
+	}
+	return false
+}
+
 // FailToken runs the kernels of the first layers of a token, and fails then.
 func (m *Model) FailToken() error {
 	return m.stream.Do(func(x *cgotorch.Exec) error {

@@ -13,6 +13,7 @@ import (
 type expertRoom struct {
 	slots  int  // of each layer; 0 if all experts are there
 	passes bool // there is room for all experts of the layers that a prompt runs through
+	wide   bool // there is room for the numbers of a layer's experts of 4 bits, for prompts
 }
 
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is, or than
@@ -34,6 +35,10 @@ func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype c
 		}
 		return room, fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB of %v are free: open the model with a smaller Context or a narrower DType%s: %w",
 			weights/giga, dtype, cache/giga, free/giga, device, hint, cgotorch.ErrOutOfMemory)
+	}
+	if hasCodes4(quantize) && deviceMemory == 0 && c.sparseLayers() > 0 {
+		layer := c.eachExpert(dtype, "") * float64(c.experts.count) / float64(c.sparseLayers())
+		room.wide = float64(memory.Free)-weights-cache >= 2*layer
 	}
 	return room, nil
 }

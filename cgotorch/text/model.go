@@ -252,7 +252,7 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 				return err
 			}
 		}
-		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: narrow, codes4: codes4, table: m.table}
+		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: narrow, codes4: codes4, wide4: room.wide, table: m.table}
 		m.d = mk.decoder()
 		m.d.passes, m.room = room.passes, room
 		mk.keep()
