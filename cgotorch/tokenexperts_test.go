@@ -123,6 +123,10 @@ func TestPack4(t *testing.T) {
 	}{
 		{"pack4: codes are", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 4)) }},
 		{"pack4: codes are", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 0, 16), x.Zeros(Uint8, 2, 0)) }},
+		{"pack4: codes are", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 4, 2, 16), x.Zeros(Uint8, 2, 4)) }},
+		{"aligned to 16 bytes", func(x *Exec) {
+			x.Call1("streamtorch::unpack4", x.View(x.Narrow(x.Zeros(Uint8, 161), 0, 1, 160), 2, 80), 64, Float32)
+		}},
 		{"want mxfp4 or int4", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int3") }},
 		{"BFloat16", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int4") }},
 		{"for 64 columns", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 81), 64, Float32) }},

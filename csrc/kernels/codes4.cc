@@ -31,6 +31,7 @@
 #include "core/device.h"
 #include "kernels/codes4.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -66,7 +67,7 @@ at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_v
   const Form4 form = form4_of(kOperator, {name.data(), name.size()});
   const at::ScalarType of_scales = form == kInt4 ? at::kBFloat16 : at::kByte;
   TORCH_CHECK(codes.scalar_type() == at::kByte && scales.scalar_type() == of_scales && codes.device() == scales.device() && codes.dim() == scales.dim() + 1 &&
-                  codes.dim() >= 3 && codes.size(-1) == 16 && codes.numel() == 16 * scales.numel() && scales.size(-1) > 0,
+                  codes.dim() >= 3 && codes.size(-1) == 16 && codes.sizes().slice(0, codes.dim() - 1) == scales.sizes() && scales.size(-1) > 0,
               kOperator, ": codes are ", codes.scalar_type(), " ", codes.sizes(), ", and scales ", scales.scalar_type(), " ", scales.sizes(),
               ", want uint8 [..., rows, groups, 16] and ", of_scales, " [..., rows, groups] on one device");
   const int64_t rows = scales.size(-2), groups = scales.size(-1), width = form == kInt4 ? 2 : 1;  // bytes of a scale
@@ -154,9 +155,9 @@ Form4 form4_of(const char* where, std::string_view name) {
 at::Tensor numbers4(const at::Tensor& packed, int64_t columns, Form4 form, at::ScalarType dtype) {
   constexpr char kOperator[] = "streamtorch::unpack4";
   const Segments s(std::max<int64_t>(columns, 1), form);
-  TORCH_CHECK(columns > 0 && columns < INT32_MAX && packed.scalar_type() == at::kByte && packed.dim() >= 2 && packed.is_contiguous() && packed.size(-1) == s.bytes &&
+  TORCH_CHECK(columns > 0 && columns < INT32_MAX && packed.scalar_type() == at::kByte && packed.dim() >= 2 && packed.is_contiguous() && is_aligned(packed) && packed.size(-1) == s.bytes &&
                   packed.size(-2) % s.count == 0 && at::isFloatingType(dtype),
-              kOperator, ": packed is ", packed.scalar_type(), " ", packed.sizes(), ", want contiguous uint8 [..., ", s.count, " * rows, ", s.bytes, "] for ", columns,
+              kOperator, ": packed is ", packed.scalar_type(), " ", packed.sizes(), ", want contiguous uint8, aligned to 16 bytes, [..., ", s.count, " * rows, ", s.bytes, "] for ", columns,
               " columns of a floating dtype");
   std::vector<int64_t> shape = packed.sizes().vec();
   const int64_t rows = shape.end()[-2] /= s.count;

@@ -185,8 +185,8 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * (of.coded() ? 1 : cut.boxes_together());
   };
-  l.stages = std::min({size(0, of.coded() ? 3 : 10), copies, room});
-  l.window = std::min(size(1, of.coded() ? 2 : 4), l.stages);
+  l.stages = std::min({size(0, of.coded() ? window4(box_bytes) + 1 : 10), copies, room});
+  l.window = std::min(size(1, of.coded() ? window4(box_bytes) : 4), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": ", parts, " rows of ", of.columns(), " elements leave no room in shared memory");
   const int64_t halves = of.epilogue == kSilu || of.epilogue == kGelu ? 2 : 1;
   const at::Tensor& held = is_defined(of.slots) ? *of.slots : of.weight;

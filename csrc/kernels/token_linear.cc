@@ -230,8 +230,9 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * cut.boxes_together();
   };
-  l.stages = std::min({size(0, of.form ? 3 : 10), copies, room});
-  l.window = std::min(size(1, of.form || copies <= 8 * cut.boxes_together() ? 2 : 3), l.stages);
+  if (of.form && room < 1) return by_operators(of);  // a chip with little shared memory
+  l.stages = std::min({size(0, of.form ? window4(box_bytes) + 1 : 10), copies, room});
+  l.window = std::min(size(1, of.form ? window4(box_bytes) : copies <= 8 * cut.boxes_together() ? 2 : 3), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": a row of ", of.columns(), " elements leaves no room in shared memory");
   const int64_t matrices = of.epilogue >= kSilu ? 2 : 1;
   CudaBoxes map{};

@@ -1,6 +1,7 @@
 // What the launches of token_linear_cuda.h and of its forms share.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/codes4.h"
@@ -59,6 +60,10 @@ struct Boxes4 {
   const void* all;
   const void* slots;
 };
+
+// The boxes that token_codes4 has on their way, unless `sizes` says it: enough bytes for a
+// multiprocessor's part of the memory's rate.
+constexpr int window4(int box_bytes) { return std::max(2, (32 << 10) / box_bytes); }
 
 // The text of token_codes4 keeps the sums of 8 turns, of each warp and row.
 constexpr int bytes_of_sums4(int warps, int in_group) { return 2 * 8 * warps * 2 * in_group * 4; }
