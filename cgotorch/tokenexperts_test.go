@@ -106,6 +106,10 @@ func TestMXFP4(t *testing.T) {
 	}{
 		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 4)) }},
 		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 2, 0, 16), x.Zeros(Uint8, 2, 0)) }},
+		{"mxfp4_pack: codes are", func(x *Exec) { x.Call1("streamtorch::mxfp4_pack", x.Zeros(Uint8, 4, 2, 16), x.Zeros(Uint8, 2, 4)) }},
+		{"aligned to 16 bytes", func(x *Exec) {
+			x.Call1("streamtorch::mxfp4_unpack", x.View(x.Narrow(x.Zeros(Uint8, 161), 0, 1, 160), 2, 80), 64, Float32)
+		}},
 		{"for 64 columns", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 81), 64, Float32) }},
 		{"floating dtype", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 80), 64, Int32) }},
 		{"mxfp4_unpack", func(x *Exec) { x.Call1("streamtorch::mxfp4_unpack", x.Zeros(Uint8, 2, 80), -1, Float32) }},

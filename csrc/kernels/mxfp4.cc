@@ -30,6 +30,7 @@
 
 #include "core/device.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -61,7 +62,7 @@ int code_of(uint32_t word, int k) {
 at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales) {
   constexpr char kOperator[] = "streamtorch::mxfp4_pack";
   TORCH_CHECK(codes.scalar_type() == at::kByte && scales.scalar_type() == at::kByte && codes.device() == scales.device() && codes.dim() == scales.dim() + 1 &&
-                  codes.dim() >= 2 && codes.size(-1) == 16 && codes.numel() == 16 * scales.numel() && scales.size(-1) > 0,
+                  codes.dim() >= 2 && codes.size(-1) == 16 && codes.sizes().slice(0, codes.dim() - 1) == scales.sizes() && scales.size(-1) > 0,
               kOperator, ": codes are ", codes.scalar_type(), " ", codes.sizes(), ", and scales ", scales.scalar_type(), " ", scales.sizes(),
               ", want uint8 [..., groups, 16] and [..., groups] on one device");
   const int64_t groups = scales.size(-1);
@@ -120,9 +121,9 @@ extern "C" __global__ void __launch_bounds__(256) mxfp4_unpack(const unsigned ch
 
 at::Tensor mxfp4_numbers(const at::Tensor& packed, int64_t columns, at::ScalarType dtype) {
   constexpr char kOperator[] = "streamtorch::mxfp4_unpack";
-  TORCH_CHECK(columns > 0 && columns < INT32_MAX && packed.scalar_type() == at::kByte && packed.dim() > 0 && packed.is_contiguous() &&
+  TORCH_CHECK(columns > 0 && columns < INT32_MAX && packed.scalar_type() == at::kByte && packed.dim() > 0 && packed.is_contiguous() && is_aligned(packed) &&
                   packed.size(-1) == Segments(columns).row_bytes() && at::isFloatingType(dtype),
-              kOperator, ": packed is ", packed.scalar_type(), " ", packed.sizes(), ", want contiguous rows of uint8, each of ", Segments(std::max<int64_t>(columns, 1)).row_bytes(),
+              kOperator, ": packed is ", packed.scalar_type(), " ", packed.sizes(), ", want contiguous rows of uint8, aligned to 16 bytes, each of ", Segments(std::max<int64_t>(columns, 1)).row_bytes(),
               " bytes for ", columns, " columns of a floating dtype");
   std::vector<int64_t> shape = packed.sizes().vec();
   shape.back() = columns;

@@ -158,9 +158,10 @@ struct Route {
 };
 
 std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
-  TORCH_CHECK(of.weight.scalar_type() == at::kFloat && of.columns() % 4 == 0 && of.columns() <= kMostColumns && of.experts() <= kMostExperts, kOperator,
-              ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), ", and the kernel takes float32, up to ", kMostExperts,
-              " experts, and a multiple of 4 columns up to ", kMostColumns);
+  TORCH_CHECK(of.weight.scalar_type() == at::kFloat && of.columns() % 4 == 0 && of.columns() <= kMostColumns && of.experts() <= kMostExperts &&
+                  cuda().chip(of.weight.device().index()).capability >= 80,
+              kOperator, ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), ", and the kernel takes float32, up to ", kMostExperts,
+              " experts, and a multiple of 4 columns up to ", kMostColumns, ", on compute capability 8.0");
   const CudaProgram& program = variant_of(
       std::tuple(of.columns(), of.experts(), of.top, is_defined(of.norm), of.offset, of.of_top, of.often, static_cast<int>(edge)), [&] {
         return Variant{"a router of " + std::to_string(of.experts()) + " experts",

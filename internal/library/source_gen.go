@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "4504ae34c04cd886a2f770e448cb901b46b060ebcd7d4d790cade6f74d384b30"
+const Source = "4bf3d048b61d5a3d35ce9fa804dc2c118d338a0def7a51a71bbc096dae052626"
