@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "9896c9a1fd09f4345c57c98a2dfcc4834de90cf328736362f73fd2055201d6dd"
+const Source = "208ae1fc731567738d1f93c80f19598225f4655bea0f2f719d37e68c2cdd0fec"
