@@ -178,7 +178,7 @@ func (m *Model) Memory() (weights, cache int64) {
 	for _, t := range m.d.whole {
 		weights += t.Numel() * int64(t.DType().Size())
 	}
-	return weights + m.table.DeviceBytes(), m.pages.bytes()
+	return weights + m.onDevice.Load(), m.pages.bytes()
 }
 
 // ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
@@ -252,6 +252,7 @@ func (m *Model) resize(room expertRoom) error {
 		}
 		return nil
 	})
+	m.onDevice.Store(m.table.DeviceBytes())
 	if err == nil {
 		m.d.passes = room.passes
 		err = m.stream.Synchronize()
