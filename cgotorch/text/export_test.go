@@ -52,12 +52,12 @@ func (m *Model) Folder() string        { return m.folder }
 func (m *Model) DType() cgotorch.DType { return m.d.dtype }
 
 // Passes reports whether prompts copy experts from host memory layer by layer.
-func (m *Model) Passes() bool { return m.d.passes }
+func (m *Model) Passes() bool { return m.d.room.passes }
 
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {
-	c, size := m.d.c, float64(m.d.dtype.Size())
-	return int64(c.weights()*size+c.besides(m.d.dtype)+float64(slots)*c.eachExpert(m.d.dtype, m.quantize == "mxfp4")) + c.pageBytes(m.d.dtype)*int64(m.pages.all)
+	c, dtype := m.d.c, m.d.dtype
+	return int64(c.dense(dtype, m.quantize)+float64(slots)*c.eachExpert(dtype, m.quantize == "mxfp4")) + c.pageBytes(dtype)*int64(m.pages.all)
 }
 
 // FailToken runs the kernels of the first layers of a token, and fails then.

@@ -87,8 +87,7 @@ type Model struct {
 	narrowed     float64 // the relative error of quantize
 	searched     time.Duration
 	table        *weights.Table // of experts in host memory, or nil
-	room         expertRoom     // that they have on the device
-	onDevice     atomic.Int64   // bytes of that room; goroutines may ask while it changes
+	onDevice     atomic.Int64   // bytes of its slots and passes; goroutines may ask while they change
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -253,7 +252,7 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 		}
 		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: codes8, codes4: codes4, table: m.table}
 		m.d = mk.decoder()
-		m.d.passes, m.room = room.passes, room
+		m.d.room = room
 		m.onDevice.Store(m.table.DeviceBytes())
 		mk.keep()
 		m.Weights = m.d.Weights

@@ -154,12 +154,13 @@ at::Tensor by_operators(const Inputs& of) {
 const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int pairs) {
   const at::ScalarType dtype = of.dtype(), input = of.input.scalar_type();
   const int codes = !of.coded() ? 0 : of.weight.scalar_type() == at::kChar ? 1 : 2;  // as in the CUDA text
+  const int line = cut.width * (codes == 0 ? 2 : 1);  // bytes of a row in a box
   const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), cut.boxes,
                        codes, pairs);
   return variant_of(key, [&] {
     Variant made{"a product of one row of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
-                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("STEP", cut.width * (codes == 0 ? 2 : 1)) + define("LINE", cut.width * (codes == 0 ? 2 : 1)) +
+                     define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("STEP", line) + define("LINE", line) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
                      define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "4bf3d048b61d5a3d35ce9fa804dc2c118d338a0def7a51a71bbc096dae052626"
+const Source = "59c2d16c0db96a3d8abe3e7503728d5f315f7f597f8c23fd51275208962b10f9"
