@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,15 +28,8 @@ func benchExperts(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() {
 		return fmt.Errorf("experts in host memory need a GPU: %w", cgotorch.ErrUnsupported)
 	}
-	folder, err := os.MkdirTemp("", "bench-experts-")
-	if err != nil {
-		return err
-	}
+	folder, err := configFolder(mixture)
 	defer os.RemoveAll(folder)
-	data, err := json.Marshal(mixture)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(folder, "config.json"), data, 0o644)
-	}
 	if err != nil {
 		return err
 	}
@@ -128,19 +119,11 @@ func expertTokenOf(m *text.Model, k int) (one expertToken, err error) {
 
 // hostLoop runs the loop in PyTorch at these rates of hits. It returns the faster of its two forms.
 func (c *config) hostLoop(hits string) (all []expertToken, err error) {
-	folder, err := os.MkdirTemp("", "bench-peer-")
+	command, folder, err := c.script("experts.py", "--hits", hits)
+	defer os.RemoveAll(folder)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(folder)
-	if err := os.CopyFS(folder, scripts); err != nil {
-		return nil, err
-	}
-	python := c.python
-	if python == "" {
-		python = "python3"
-	}
-	command := c.process(python, filepath.Join(folder, "experts.py"), "--hits", hits)
 	command.Stderr = os.Stderr
 	out, err := command.Output()
 	if err != nil {

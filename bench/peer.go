@@ -51,24 +51,29 @@ func (c *config) startPeer(script string, s switches, env ...string) (*peer, err
 	if err := s.set(); err != nil {
 		return nil, err
 	}
-	folder, err := os.MkdirTemp("", "bench-peer-")
+	command, folder, err := c.script(script)
+	p := &peer{folder: folder}
+	if err == nil {
+		err = p.start(c, command, s, env)
+	}
 	if err != nil {
-		return nil, err
+		p.close()
+		return nil, fmt.Errorf("%s: %w; PEER_PYTHON is to be a Python that has PyTorch", script, err)
+	}
+	return p, nil
+}
+
+// script returns the command that runs one of the embedded scripts, and the folder that it lies in.
+// The caller removes the folder, also after an error.
+func (c *config) script(name string, arguments ...string) (command *exec.Cmd, folder string, err error) {
+	if folder, err = os.MkdirTemp("", "bench-peer-"); err == nil {
+		err = os.CopyFS(folder, scripts)
 	}
 	python := c.python
 	if python == "" {
 		python = "python3"
 	}
-	p := &peer{folder: folder}
-	if err := os.CopyFS(folder, scripts); err != nil {
-		p.close()
-		return nil, err
-	}
-	if err := p.start(c, c.process(python, filepath.Join(folder, script)), s, env); err != nil {
-		p.close()
-		return nil, fmt.Errorf("%s: %w; PEER_PYTHON is to be a Python that has PyTorch", script, err)
-	}
-	return p, nil
+	return c.process(python, append([]string{filepath.Join(folder, name)}, arguments...)...), folder, err
 }
 
 // startOwn runs this program with -serve and more variables. See answerRequests.

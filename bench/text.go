@@ -78,7 +78,7 @@ func (r *textRun) close() {
 
 func (r *textRun) prepare() (err error) {
 	r.contexts = []int{128, 1024}
-	if r.folder, err = llamaFolder(r.size); err != nil {
+	if r.folder, err = configFolder(llamas[r.size]); err != nil {
 		return err
 	}
 	device := r.c.device.String()
@@ -105,13 +105,13 @@ func (r *textRun) prepare() (err error) {
 	return err
 }
 
-// llamaFolder makes a folder with a config.json alone.
-func llamaFolder(size string) (string, error) {
+// configFolder makes a folder with a config.json alone.
+func configFolder(config map[string]any) (string, error) {
 	folder, err := os.MkdirTemp("", "bench-text-")
 	if err != nil {
 		return "", err
 	}
-	data, err := json.Marshal(llamas[size])
+	data, err := json.Marshal(config)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(folder, "config.json"), data, 0o666)
 	}
@@ -221,7 +221,7 @@ func benchTextLoad(c *config, emit func(row)) error {
 	if c.brief {
 		size = "tiny"
 	}
-	folder, err := llamaFolder(size)
+	folder, err := configFolder(llamas[size])
 	if err != nil {
 		return err
 	}

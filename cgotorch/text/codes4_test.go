@@ -120,7 +120,11 @@ func codesOf4Bits(t *testing.T, name, form string) {
 		t.Errorf("the logits are %v away from those of rounded experts", d)
 	}
 	wide, _ := m.Memory()
-	if got, _ := narrow.Memory(); got > wide*19/20 { // rows of so small a model are half padding
+	most := wide * 4 / 5
+	if torchtest.Device().IsCUDA() { // of bfloat16; rows of so small a model are half padding
+		most = wide * 19 / 20
+	}
+	if got, _ := narrow.Memory(); got > most {
 		t.Errorf("the weights take %d bytes, and %d without Quantize", got, wide)
 	}
 	for _, n := range narrow.Weights {

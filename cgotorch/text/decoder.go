@@ -30,7 +30,7 @@ type decoder struct {
 
 	table  *weights.Table    // of experts in host memory, or nil
 	host   map[string][]byte // that memory, by the names of the files
-	passes bool              // prompts copy the experts of layers to the device
+	room   expertRoom        // that experts have on the device
 	filled int               // the version of the experts from which slots are filled
 
 	Weights []nn.Named `state:",named"` // with the names of the files

@@ -52,7 +52,7 @@ func (m *Model) Folder() string        { return m.folder }
 func (m *Model) DType() cgotorch.DType { return m.d.dtype }
 
 // Passes reports whether prompts copy experts from host memory layer by layer.
-func (m *Model) Passes() bool { return m.d.passes }
+func (m *Model) Passes() bool { return m.d.room.passes }
 
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {

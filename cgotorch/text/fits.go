@@ -19,18 +19,30 @@ type expertRoom struct {
 // fits fails with [cgotorch.ErrOutOfMemory] if a model needs more memory than there is, or than
 // deviceMemory, if that is not 0. It returns the room that is left for experts.
 func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype cgotorch.DType, pages int, quantize string) (room expertRoom, err error) {
+	if deviceMemory < 0 {
+		return room, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", deviceMemory, cgotorch.ErrInvalidArgument)
+	}
 	memory, err := device.Memory()
 	if err != nil {
 		return room, err
 	}
-	room, weights, cache, err := c.room(deviceMemory, dtype, pages, quantize)
-	if err != nil {
-		return room, err
-	}
 	const giga = 1e9
+	each, cache := c.eachExpert(dtype, quantize), float64(c.pageBytes(dtype))*float64(pages) // each: one expert of each layer
+	dense := c.dense(dtype, quantize)
+	weights := dense + float64(c.experts.count)*each
+	if budget := float64(deviceMemory); budget > 0 && weights+cache > budget {
+		if each == 0 {
+			return room, fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: give %.0f or more, a smaller Context, or Quantize: %w",
+				deviceMemory, weights, dtype, cache, math.Ceil(weights+cache), cgotorch.ErrOutOfMemory)
+		}
+		if room, err = c.roomIn(budget, dense, cache, each); err != nil {
+			return room, err
+		}
+		weights = min(weights, budget-cache)
+	}
 	if free := float64(memory.Free); free > 0 && weights+cache > free {
 		hint := ""
-		if c.sparseLayers() > 0 {
+		if each > 0 {
 			hint = ", or with a DeviceMemory below what is free, which leaves experts in host memory"
 		}
 		return room, fmt.Errorf("text: the weights take %.2f GB as %v and the cache takes %.2f GB, and %.2f GB of %v are free: open the model with a smaller Context or a narrower DType%s: %w",
@@ -41,29 +53,6 @@ func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype c
 		room.wide = float64(memory.Free)-weights-cache >= 2*layer
 	}
 	return room, nil
-}
-
-// room returns the room that experts have if weights and cache may take deviceMemory bytes, and the
-// bytes of both on the device. It fails with [cgotorch.ErrOutOfMemory] if they need more.
-func (c *decoderConfig) room(deviceMemory int64, dtype cgotorch.DType, pages int, quantize string) (room expertRoom, weights, cache float64, err error) {
-	if deviceMemory < 0 {
-		return room, 0, 0, fmt.Errorf("text: DeviceMemory is %d, want 0 or more bytes: %w", deviceMemory, cgotorch.ErrInvalidArgument)
-	}
-	each := c.eachExpert(dtype, quantize) // the bytes of one expert of each layer
-	cache = float64(c.pageBytes(dtype)) * float64(pages)
-	dense := c.dense(dtype, quantize)
-	weights = dense + float64(c.experts.count)*each
-	budget := float64(deviceMemory)
-	switch {
-	case budget == 0 || weights+cache <= budget:
-	case each == 0:
-		err = fmt.Errorf("text: DeviceMemory is %d bytes; the weights take %.0f as %v and the cache %.0f, and the model has no experts that host memory could hold: give %.0f or more, a smaller Context, or Quantize: %w",
-			deviceMemory, weights, dtype, cache, math.Ceil(weights+cache), cgotorch.ErrOutOfMemory)
-	default:
-		room, err = c.roomIn(budget, dense, cache, each)
-		weights = min(weights, budget-cache)
-	}
-	return room, weights, cache, err
 }
 
 // dense returns the bytes of all weights but the matrices of experts.
@@ -199,7 +188,7 @@ func (m *Model) Memory() (weights, cache int64) {
 	for _, t := range m.d.whole {
 		weights += t.Numel() * int64(t.DType().Size())
 	}
-	return weights + m.table.DeviceBytes(), m.pages.bytes()
+	return weights + m.onDevice.Load(), m.pages.bytes()
 }
 
 // ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
@@ -241,21 +230,21 @@ func (m *Model) SetDeviceMemory(bytes int64) error {
 	case bytes <= 0:
 		return fmt.Errorf("text: DeviceMemory is %d, want more than 0 bytes: %w", bytes, cgotorch.ErrInvalidArgument)
 	}
-	c := m.d.c
-	room, _, cache, err := c.room(bytes, m.d.dtype, m.pages.all, m.quantize)
-	if err == nil && room.slots == 0 { // all experts fit, and their slots too
-		room, err = c.roomIn(float64(bytes), c.dense(m.d.dtype, m.quantize), cache, c.eachExpert(m.d.dtype, m.quantize))
+	c, dtype := m.d.c, m.d.dtype
+	cache := float64(c.pageBytes(dtype)) * float64(m.pages.all)
+	room, err := c.roomIn(float64(bytes), c.dense(dtype, m.quantize), cache, c.eachExpert(dtype, m.quantize))
+	if err == nil {
+		err = m.stream.Synchronize()
+	}
+	if err == nil {
+		err = l.forgetSteps()
 	}
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.stream.Synchronize(), l.forgetSteps()); err != nil {
-		return err
-	}
 	if err = m.resize(room); err != nil {
-		return errors.Join(fmt.Errorf("text: DeviceMemory of %d bytes: %w", bytes, err), m.resize(m.room))
+		return errors.Join(fmt.Errorf("text: DeviceMemory of %d bytes: %w", bytes, err), m.resize(m.d.room))
 	}
-	m.room = room
 	return nil
 }
 
@@ -272,8 +261,9 @@ func (m *Model) resize(room expertRoom) error {
 		}
 		return nil
 	})
+	m.onDevice.Store(m.table.DeviceBytes())
 	if err == nil {
-		m.d.passes = room.passes
+		m.d.room = room
 		err = m.stream.Synchronize()
 	}
 	return err

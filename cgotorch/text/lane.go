@@ -207,7 +207,7 @@ func (l *lane) turn(x *cgotorch.Exec, tokens int) {
 func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int, blocks []int) *pass {
 	d := l.d
 	p := &pass{rows: rows, turns: d.begin(x, l.frequencies, positions)}
-	if d.passes && rows*d.c.experts.top > fewPicks {
+	if d.room.passes && rows*d.c.experts.top > fewPicks {
 		p.experts = d.table.Pass(x)
 	}
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))

@@ -88,7 +88,7 @@ type Model struct {
 	narrowed     float64 // the relative error of quantize
 	searched     time.Duration
 	table        *weights.Table // of experts in host memory, or nil
-	room         expertRoom     // that they have on the device
+	onDevice     atomic.Int64   // bytes of its slots and passes; goroutines may ask while they change
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
@@ -254,7 +254,8 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 		}
 		mk := &maker{x: x, c: c, dtype: dtype, kernelChoice: kernels, quantize: narrow, codes4: codes4, wide4: room.wide, table: m.table}
 		m.d = mk.decoder()
-		m.d.passes, m.room = room.passes, room
+		m.d.room = room
+		m.onDevice.Store(m.table.DeviceBytes())
 		mk.keep()
 		m.Weights = m.d.Weights
 		m.pages = newPages(x, m.d, pages)

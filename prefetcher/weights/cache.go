@@ -13,9 +13,9 @@ import (
 type CacheOptions struct {
 	Policy Policy
 
-	// Slots is the number of units that the device has room for, besides the units of Pinned. 0 means
-	// 2. With Resident, 0 means one slot for each unit. Two slots are enough if the program knows the
-	// next unit in time. A cache of experts needs some slots for each layer.
+	// Slots is the number of units that the device has room for, besides the units of Pinned. 0
+	// means 2. With Resident, 0 means one slot for each unit. Two slots are enough if the program
+	// knows the next unit in time. A cache of experts needs some slots for each layer.
 	Slots int
 
 	// SlotBytes is the size of a slot. 0 means the size of the store's largest unit.
@@ -25,9 +25,9 @@ type CacheOptions struct {
 	// Each of these units has a slot of its own.
 	Pinned []string
 
-	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that
-	// is more. While there are InFlight such prefetches, another [Cache.Prefetch] waits until a copy
-	// is done. If all InFlight prefetches wait for a slot, Prefetch fails.
+	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if
+	// that is more. While there are InFlight such prefetches, another [Cache.Prefetch] waits until
+	// a copy is done. If all InFlight prefetches wait for a slot, Prefetch fails.
 	InFlight int
 }
 

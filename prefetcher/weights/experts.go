@@ -12,15 +12,15 @@ import (
 
 // ExpertsOptions are the options of [NewExperts].
 type ExpertsOptions struct {
-	// A route is the expert ids of a layer's tokens; see [Experts]. NewExperts page-locks memory for
-	// routes of up to Tokens tokens. 0 means 64. The first route of more tokens page-locks more
+	// A route is the expert ids of a layer's tokens; see [Experts]. NewExperts page-locks memory
+	// for routes of up to Tokens tokens. 0 means 64. The first route of more tokens page-locks more
 	// memory, which may wait.
 	Tokens int
 
 	// A goroutine that waits for a route first looks in a loop whether the route has come to the
 	// host. Poll is the longest time in the loop, which keeps a core busy. After that time the
-	// goroutine sleeps. It then wakes about 50 us after the route arrives. 0 means 2 ms. Below 0 the
-	// goroutine sleeps at once.
+	// goroutine sleeps. It then wakes about 50 us after the route arrives. 0 means 2 ms. Below 0
+	// the goroutine sleeps at once.
 	Poll time.Duration
 }
 

@@ -10,15 +10,16 @@ const (
 	// LRU keeps units until their slots are needed. The unit whose last use is longest ago gives up
 	// its slot.
 	LRU Policy = iota
-	// LFU keeps units until their slots are needed. The unit with the fewest uses gives up its slot.
-	// Among units with equally few uses, the unit whose last use is longest ago gives up its slot.
+	// LFU keeps units until their slots are needed. The unit with the fewest uses gives up its
+	// slot. Among units with equally few uses, the unit whose last use is longest ago gives up its
+	// slot.
 	LFU
 	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
 	// was prefetched.
 	OnDemand
-	// NextLayer is for units that are used in the order of the store, again and again. With n slots,
-	// each Use begins the copies of the next n-1 units in that order. The first unit follows the
-	// last. NextLayer suits layers. It does not suit experts, because any expert may come next.
+	// NextLayer is for units that are used in the order of the store, again and again. With n
+	// slots, each Use begins the copies of the next n-1 units in that order. The first unit follows
+	// the last. NextLayer suits layers. It does not suit experts, because any expert may come next.
 	NextLayer
 	// Resident has a slot for each unit and copies all units when the cache is made.
 	Resident

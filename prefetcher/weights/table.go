@@ -212,8 +212,16 @@ func (t *Table) Resize(x *cgotorch.Exec, slots int, passes bool) error {
 	if err := t.closeSlots(); err != nil {
 		return err
 	}
+	made := false
+	defer func() {
+		if !made {
+			_ = t.closeSlots()
+		}
+	}()
 	t.o = o
-	return t.addSlots(x)
+	err := t.addSlots(x)
+	made = err == nil
+	return err
 }
 
 // add makes the host memory of one matrix of a layer's experts.
@@ -246,7 +254,7 @@ func (t *Table) Forget(x *cgotorch.Exec) {
 // DeviceBytes returns the bytes that the table takes on its device: those of slots, and those for
 // passes. A nil table has none.
 func (t *Table) DeviceBytes() int64 {
-	if t == nil {
+	if t == nil || t.places == nil {
 		return 0
 	}
 	n := int64(t.o.Layers) * int64(t.o.Slots)

@@ -84,16 +84,16 @@ func (p *TablePass) copy(x *cgotorch.Exec) {
 	y.Wait(s.used) //edge:stage-used TestTablePass checked
 	y.Tidy(func() *cgotorch.Tensor {
 		for at := 0; at < len(places); {
-			n := 1 // adjacent experts are one copy
-			for at+n < len(places) && (places[at+n] < 0) == (places[at] < 0) {
+			n := 0 // adjacent experts in host memory are one copy
+			for at+n < len(places) && places[at+n] < 0 {
 				n++
 			}
 			for i, to := range s.matrices {
-				if places[at] < 0 {
+				if n > 0 {
 					y.CopyInPlace(y.Narrow(to, 0, at, n), y.Narrow(layer.Experts[i], 0, at, n))
 				}
 			}
-			at += n
+			at += n + 1 // the next one is in a slot
 		}
 		return nil
 	})
@@ -106,10 +106,11 @@ func (p *TablePass) copy(x *cgotorch.Exec) {
 func (p *TablePass) fromSlots(x *cgotorch.Exec, s *stage, layer int) {
 	x.Tidy(func() *cgotorch.Tensor {
 		for expert, slot := range p.places[layer] {
+			if slot < 0 {
+				continue
+			}
 			for i, to := range s.matrices {
-				if slot >= 0 {
-					x.CopyInPlace(x.Narrow(to, 0, expert, 1), x.Narrow(p.t.layers[layer].Slots[i], 0, int(slot), 1))
-				}
+				x.CopyInPlace(x.Narrow(to, 0, expert, 1), x.Narrow(p.t.layers[layer].Slots[i], 0, int(slot), 1))
 			}
 		}
 		return nil
