@@ -23,6 +23,8 @@ type experts struct {
 	number int                 // of the layer in the table
 	packed cgotorch.DType      // of the numbers that gateUp and down tell in codes of 4 bits, or 0
 	form   string              // of these codes
+
+	gateUpRing, downRing ring // of a token's products
 	wide   bool                // there is room for the numbers of all experts of a layer
 }
 

@@ -32,8 +32,8 @@ import (
 // tokenStream.
 //
 // A layer with experts has token_route, which picks experts, and token_experts twice in place of
-// the last two kernels. They know the picks when token_route has ended, and so read no expert
-// early. With Options.DeviceMemory most experts lie in host memory: Note [Table of slots] in
+// the last two kernels. The first of them waits for the picks of token_route before it begins the
+// second one, which therefore reads its experts early. With Options.DeviceMemory most experts lie in host memory: Note [Table of slots] in
 // prefetcher/weights.
 
 // KernelStats tells which kernels compute the tokens of an answer.
@@ -176,11 +176,7 @@ func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear,
 			of[2] = int4
 		}
 	}
-	sizes := []int64{}
-	if l.ring != (ring{}) {
-		sizes = l.ring[:]
-	}
-	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, sizes}
+	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, l.ring.sizes()}
 	return call(x, "streamtorch::token_linear", append(args, of...)...)
 }
 
@@ -200,8 +196,12 @@ func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer
 		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
 			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.LFU)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
-		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, d.edge, []int64{}, packed, form)
-		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge, []int64{}, packed, form)
+		behindPicks := d.edge
+		if behindPicks == "early" {
+			behindPicks = "wait" // so the product behind it may read them early
+		}
+		inner := call(x, "streamtorch::token_experts", h, e.gateUp, picks, held.Slots[0], nil, e.gateUpBias, l.beforeFeed, c.eps, c.normOffset, c.activation, nil, c.clampLimit, c.clampAlpha, behindPicks, e.gateUpRing.sizes(), packed, form)
+		s.sum = call(x, "streamtorch::token_experts", inner, e.down, picks, held.Slots[1], shares, e.downBias, nil, 0.0, false, "add", h, 0.0, 0.0, d.edge, e.downRing.sizes(), packed, form)
 		return
 	}
 	if s.late != nil {

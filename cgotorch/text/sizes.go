@@ -35,14 +35,22 @@ import (
 // operator's own choice.
 type ring [2]int64
 
+// sizes returns the argument of an operator.
+func (r ring) sizes() []int64 {
+	if r == (ring{}) {
+		return []int64{}
+	}
+	return r[:]
+}
+
 // sizes has the ring of each kind of product.
 type sizes map[string]ring
 
 // kindsOfProducts are in the order of their bytes, in most models.
-var kindsOfProducts = []string{"gate and up", "down", "head", "queries, keys and values", "output"}
+var kindsOfProducts = []string{"gate and up", "down", "experts' gate and up", "experts' down", "head", "queries, keys and values", "output"}
 
 // rings are the sizes that a search tries.
-var rings = []ring{{4, 2}, {5, 2}, {6, 2}, {8, 2}, {6, 3}, {8, 3}, {12, 3}, {8, 4}, {12, 4}, {16, 4}, {12, 6}, {16, 6}}
+var rings = []ring{{3, 2}, {4, 2}, {5, 2}, {6, 2}, {8, 2}, {4, 3}, {6, 3}, {8, 3}, {12, 3}, {8, 4}, {12, 4}, {16, 4}, {6, 5}, {8, 6}, {12, 6}, {16, 6}}
 
 const (
 	leastBytes = 256 << 20        // of weights, for a search: smaller models are bound by the host
@@ -56,16 +64,17 @@ const (
 // errNoGraph says that a token cannot be timed, because it is not captured.
 var errNoGraph = errors.New("no graph")
 
-// search returns the fastest sizes that it finds, and the milliseconds of a token with the
-// operators' own choice and with these sizes.
-func search(measure func(sizes) (float64, error), deadline time.Time) (best sizes, before, after float64, err error) {
+// search returns the fastest sizes that it finds for these kinds of products, and the milliseconds of
+// a token with the operators' own choice and with these sizes.
+func search(kinds []string, measure func(sizes) (float64, error), deadline time.Time) (best sizes, before, after float64, err error) {
 	// Short kernels have small rings, which lie beside those before and behind.
-	second := sizes{"gate and up": {12, 4}, "down": {8, 2}, "head": {12, 4}, "queries, keys and values": {5, 2}, "output": {6, 2}}
+	second := sizes{"gate and up": {12, 4}, "down": {8, 2}, "experts' gate and up": {4, 3}, "experts' down": {6, 5}, "head": {12, 4}, "queries, keys and values": {5, 2}, "output": {6, 2}}
+	maps.DeleteFunc(second, func(kind string, _ ring) bool { return !slices.Contains(kinds, kind) })
 	before, after = math.Inf(1), math.Inf(1)
 	for _, at := range []sizes{{}, second} {
 		t, err := measure(at)
 		if err == nil {
-			at, t, err = descend(measure, at, t, deadline)
+			at, t, err = descend(kinds, measure, at, t, deadline)
 		}
 		if err != nil {
 			return nil, 0, 0, err
@@ -74,7 +83,7 @@ func search(measure func(sizes) (float64, error), deadline time.Time) (best size
 			best, after = at, t
 		}
 	}
-	if best, _, err = descend(measure, best, after, deadline); err != nil {
+	if best, _, err = descend(kinds, measure, best, after, deadline); err != nil {
 		return nil, 0, 0, err
 	}
 	after = math.Inf(1) // the shortest of many times is partly luck: both are measured again
@@ -98,8 +107,8 @@ func search(measure func(sizes) (float64, error), deadline time.Time) (best size
 
 // descend changes the sizes of one kind at a time, from those that take the time `now`. It keeps
 // what is faster, and returns these sizes and their time.
-func descend(measure func(sizes) (float64, error), at sizes, now float64, deadline time.Time) (sizes, float64, error) {
-	for _, kind := range kindsOfProducts {
+func descend(kinds []string, measure func(sizes) (float64, error), at sizes, now float64, deadline time.Time) (sizes, float64, error) {
+	for _, kind := range kinds {
 		for _, r := range rings {
 			if r == at[kind] {
 				continue
@@ -121,11 +130,12 @@ func descend(measure func(sizes) (float64, error), at sizes, now float64, deadli
 	return at, now, nil
 }
 
-// setRings gives the products their sizes.
-func (d *decoder) setRings(s sizes) {
+// setRings gives the products their sizes. It returns the kinds of which there are products.
+func (d *decoder) setRings(s sizes) []string {
+	has := map[string]bool{}
 	of := func(l *linear, kind string) {
 		if l != nil {
-			l.ring = s[kind]
+			l.ring, has[kind] = s[kind], true
 		}
 	}
 	for _, l := range d.layers {
@@ -133,8 +143,13 @@ func (d *decoder) setRings(s sizes) {
 		of(l.down, "down")
 		of(l.qkv, "queries, keys and values")
 		of(l.out, "output")
+		if e := l.experts; e != nil {
+			e.gateUpRing, e.downRing = s["experts' gate and up"], s["experts' down"]
+			has["experts' gate and up"], has["experts' down"] = true, true
+		}
 	}
 	of(d.head, "head")
+	return slices.DeleteFunc(slices.Clone(kindsOfProducts), func(kind string) bool { return !has[kind] })
 }
 
 // storedSizes is the content of a file of sizes.
@@ -214,7 +229,7 @@ func (m *Model) choose() error {
 	if !s.read() {
 		start := time.Now()
 		var err error
-		s.Rings, s.Before, s.After, err = search(m.timed, start.Add(mostSearch))
+		s.Rings, s.Before, s.After, err = search(m.d.setRings(nil), m.timed, start.Add(mostSearch))
 		captured := !errors.Is(err, errNoGraph)
 		if !captured {
 			err = nil

@@ -18,6 +18,7 @@ import (
 // A search finds what is fastest, also where each single step from the first start is slower.
 func TestSearch(t *testing.T) {
 	best := text.Sizes{"gate and up": {12, 6}, "down": {16, 4}, "head": {5, 2}, "queries, keys and values": {12, 4}, "output": {6, 2}}
+	kinds := []string{"gate and up", "down", "head", "queries, keys and values", "output"}
 	calls := 0
 	measure := func(s text.Sizes) (float64, error) {
 		calls++
@@ -32,16 +33,16 @@ func TestSearch(t *testing.T) {
 		}
 		return time, nil
 	}
-	found, before, after, err := text.Search(measure, time.Now().Add(time.Hour))
+	found, before, after, err := text.Search(kinds, measure, time.Now().Add(time.Hour))
 	if err != nil || !maps.Equal(found, best) || before != 10 || after != 7.5 {
 		t.Errorf("got %v, %v and %v, %v, want %v", found, before, after, err, best)
 	}
 	calls = 0
-	found, _, _, err = text.Search(measure, time.Now())
+	found, _, _, err = text.Search(kinds, measure, time.Now())
 	if err != nil || calls != 6 || len(found) != 5 { // two starts, and twice the default and the better one
 		t.Errorf("without time: %d measurements, %v, %v, want the better of two starts", calls, found, err)
 	}
-	found, _, _, err = text.Search(func(s text.Sizes) (float64, error) {
+	found, _, _, err = text.Search(kinds, func(s text.Sizes) (float64, error) {
 		time := 10.0
 		if s["queries, keys and values"] == (text.Ring{5, 2}) {
 			time--
@@ -55,7 +56,7 @@ func TestSearch(t *testing.T) {
 		t.Errorf("two rings that belong together: %v, %v", found, err)
 	}
 	lucky := 0
-	found, before, after, err = text.Search(func(s text.Sizes) (float64, error) {
+	found, before, after, err = text.Search(kinds, func(s text.Sizes) (float64, error) {
 		if lucky++; lucky == 20 {
 			return 5, nil
 		}
@@ -64,7 +65,7 @@ func TestSearch(t *testing.T) {
 	if err != nil || len(found) != 0 || before != 10 || after != 10 {
 		t.Errorf("after one lucky measurement: %v, %v and %v, %v, want the default", found, before, after, err)
 	}
-	if _, _, _, err := text.Search(func(text.Sizes) (float64, error) { return 0, cgotorch.ErrDeviceLost }, time.Now()); err != cgotorch.ErrDeviceLost {
+	if _, _, _, err := text.Search(kinds, func(text.Sizes) (float64, error) { return 0, cgotorch.ErrDeviceLost }, time.Now()); err != cgotorch.ErrDeviceLost {
 		t.Errorf("got %v, want the error of the measurement", err)
 	}
 }

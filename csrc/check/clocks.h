@@ -70,8 +70,8 @@ class Checker {
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
   void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
-  // Says that a kernel begins behind a full edge, when all earlier work of the queue has ended: Note
-  // [Programmatic edges] in kernels/edges.h.
+  // Says that a kernel begins behind a full edge, or the next one behind the edge `wait`: when all
+  // earlier work of the queue has ended. Note [Programmatic edges] in kernels/edges.h.
   void full_edge(Queue queue);
   // Says that `side` is a side stream of `parent`. Memory of `side` may be freed after a use that
   // `parent` knows and `side` does not. The use is no race if it is ordered before the next
@@ -141,7 +141,7 @@ class Checker {
     uint64_t id = 0;
     Clock clock;
     uint64_t host_seen = 0;  // the value of host_changes_ at the last enqueue
-    uint64_t last_full_edge = 0;  // the accesses of all queues before the last kernel with a full edge began
+    uint64_t last_full_edge = 0;  // the accesses of all queues before the last kernel with a full edge, or `wait`, began
     uint64_t last = 0;       // the stream's time at its last access
     Queue parent = kNone;    // set for a side stream
     // For a side stream, by queue: a block of the stream's memory that was freed, and the queue's last

@@ -43,7 +43,7 @@ void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::T
   const Access early{by, 0, 0, region, false, "read early", index_of(through)};
   for (auto a = block.accesses.rbegin(); a != block.accesses.rend() && a->serial > streams_[by.queue].last_full_edge; ++a) {
     // What the host has waited for is done.
-    if (!a->write || a->kind == kAllocated || a->by.queue != by.queue || knows(kHost, by.queue, a->time)) continue;
+    if (!a->write || a->by.queue != by.queue || knows(kHost, by.queue, a->time)) continue;
     if (!overlap(a->region, early.region) || are_apart(a->index, early.index)) continue;
     report(block, *a, early, CT_RACE_EARLY);
     return;
@@ -63,7 +63,7 @@ void begin(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, c10:
   const Queue queue = current_queue(device);
   const auto input = [&](auto index) -> const c10::IValue& { return inputs[static_cast<size_t>(index)]; };
   const std::string_view edge = effects.edge < 0 ? "full" : input(effects.edge).toStringView();
-  if (edge == "full") Checker::instance().full_edge(queue);  //edge:kernel-full-edge TestCheckStreams_FindsMistakes checked
+  if (edge != "early") Checker::instance().full_edge(queue);  //edge:kernel-full-edge TestCheckStreams_FindsMistakes checked
   if (edge != "early") return;
   for (const Effects::Early& e : effects.early) {
     const c10::IValue& in = input(e.argument);

@@ -7,8 +7,8 @@
 // while the kernel before still runs, as soon as there is room. They ask for their weights, and
 // then wait for the end of the kernel before. The rule:
 //
-//   - A kernel may read before its wait only what no kernel since the last full edge wrote. What
-//     the host has waited for is older.
+//   - A kernel may read before its wait only what was written before the last full edge, or before
+//     the last kernel that had the edge `wait`. What the host has waited for is older.
 //   - It writes nothing before its wait.
 //   - At least one thread of each of its blocks waits. So the end of a kernel is the end of all
 //     kernels before it.
@@ -21,7 +21,8 @@
 //   full    the kernel begins behind a full edge
 //   early   the kernel has a programmatic edge, and reads before its wait what its operator
 //           declares
-//   wait    the kernel has a programmatic edge, and waits before it reads anything
+//   wait    the kernel has a programmatic edge, and waits before it reads anything. The next kernel
+//           begins when all kernels before this one have ended
 //
 // An operator declares what it reads early by declare_early_reads, which may be nothing. The stream
 // checker reports a call that breaks the first rule.

@@ -16,7 +16,9 @@
 namespace ct {
 
 inline constexpr char kTokenCodes4Text[] = R"cuda(
-constexpr int kWarps = 8, kRows = 2 * PAIRS, kLines = WIDTH / 128, kRounds = (kLines + kWarps - 1) / kWarps;
+constexpr int kRows = 2 * PAIRS, kLines = WIDTH / 128, kWarps = kLines > 16 ? (kLines + 1) / 2 : 8;  // as warps4
+constexpr int kRounds = (kLines + kWarps - 1) / kWarps;  // at most two
+constexpr int kLeastBlocks = kWarps == 8 ? 2 : 1;        // of a multiprocessor: those of the next kernel begin early
 constexpr int kHeld = 8;  // turns whose sums wait in shared memory: then the warps meet
 static_assert(PAIRS == 8 && WIDTH % 128 == 0, "a warp multiplies 16 rows of 128 columns at a time");
 
@@ -103,7 +105,7 @@ __device__ __forceinline__ void load_if(bool loads, uint4& to, unsigned from) {
                : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1)) token_codes4(const Linear l, const __grid_constant__ Boxes boxes) {
+extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), kLeastBlocks) token_codes4(const Linear l, const __grid_constant__ Boxes boxes) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[2][kHeld][kWarps][kRows];
   __shared__ int4 picks[TOP];

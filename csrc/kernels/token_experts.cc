@@ -170,9 +170,10 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
               kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernel takes bfloat16 and float16, and a multiple of 8 columns up to ",
               kMostColumns, ", on compute capability 9.0");
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
-  const int warps = of.coded() ? 8 : 4, in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
+  const int in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
   const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;
   const Cut cut = of.coded() ? Cut(of.segments()) : Cut(of.columns(), /*coded=*/false, /*ring=*/true);
+  const int warps = of.coded() ? warps4(cut.width) : 4;
   const int line = of.coded() ? static_cast<int>(of.segments().bytes) : cut.width * 2, input_bytes = of.coded() ? 4 : 2;  // of a row in a box, of an element
   at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options().dtype(dtype));
   Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
@@ -216,7 +217,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor(a!)? slots=None, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
       "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[], ScalarType? dtype=None, str form=\"mxfp4\") -> Tensor");
-  declare_early_reads(kOperator, {{"norm"}});
+  declare_early_reads(kOperator, {{"weight"}, {"picks"}, {"slots"}, {"norm"}});
 }
 
 // CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees

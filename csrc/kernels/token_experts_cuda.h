@@ -1,8 +1,8 @@
 // The CUDA text of token_experts: products of one token with the matrices that it picked. The texts
 // of token_linear_cuda.h and of token_ring_cuda.h come before it, with PICKS 1 or 2.
 //
-// It is token_linear_boxes for several matrices. The picks are known when the kernel before has
-// ended, so no weight is asked for before the wait.
+// It is token_linear_boxes for several matrices. It reads the picks early, so the kernel before is
+// not the one that makes them, or the edge is `wait`.
 //
 // A pick (slot, -1, expert) is a matrix of the slots. A pick (slot, expert, expert) is one of all
 // experts, which may lie in page-locked memory of the host. Its boxes are multiplied as they come,

@@ -209,8 +209,9 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   TORCH_CHECK(sizes.empty() || (sizes.size() == 1 && sizes[0] == 0 && !of.coded()) || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator,
               ": sizes is ", sizes, ", want [], [0] or [stages, window], and [0] not with codes");
   const bool ring = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
-  const int element = of.coded() ? 1 : 2, warps = of.coded() ? 8 : 4;  // as in the CUDA text
+  const int element = of.coded() ? 1 : 2;
   const Cut cut = of.form ? Cut(of.segments()) : Cut(of.columns(), of.coded(), ring);
+  const int warps = of.form ? warps4(cut.width) : of.coded() ? 8 : 4;  // as in the CUDA texts
   const int input_bytes = cut.padded * (of.coded() ? 4 : 2);
   if (!ring) {
     void* arguments[] = {&l};

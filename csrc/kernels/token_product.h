@@ -65,6 +65,9 @@ struct Boxes4 {
 // multiprocessor's part of the memory's rate.
 constexpr int window4(int box_bytes) { return std::max(2, (32 << 10) / box_bytes); }
 
+// The warps of token_codes4 that multiply. Each has at most two lines of 128 columns of a box.
+constexpr int warps4(int columns) { return columns > 16 * 128 ? (columns / 128 + 1) / 2 : 8; }
+
 // The text of token_codes4 keeps the sums of 8 turns, of each warp and row.
 constexpr int bytes_of_sums4(int warps, int in_group) { return 2 * 8 * warps * 2 * in_group * 4; }
 

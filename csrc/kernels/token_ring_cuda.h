@@ -147,7 +147,8 @@ struct Source {
 
 // Copies the boxes of a block's groups, in order. One thread runs it. It waits until the readers
 // have done with the box that is replaced, and for the oldest box if `window` are on their way. It
-// reads weights alone, so it does not wait for the kernel before. The picks are in shared memory.
+// reads weights and picks alone, so it does not wait for the kernel before. The picks are in shared
+// memory.
 __device__ __forceinline__ void copy_boxes(const Linear& l, const Boxes& boxes, const int4* picks, const Shared& shared) {
   const unsigned ring = address_of(shared.ring), full = shared.full, empty = shared.empty;
   unsigned long long once;  // each weight is read once, so it is the first that the cache gives up
@@ -214,8 +215,7 @@ __device__ __forceinline__ bool begin_block(const Linear& l, const Boxes& boxes,
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are made
     __shared__ int4 picks[TOP];
-    if (PICKS != 0) {  // the kernel before has made them
-      wait();
+    if (PICKS != 0) {
       if (threadIdx.x - kThreads < TOP) picks[threadIdx.x - kThreads] = __ldcg(l.picks + threadIdx.x - kThreads);
       __syncwarp();
     }

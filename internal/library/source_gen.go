@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "208ae1fc731567738d1f93c80f19598225f4655bea0f2f719d37e68c2cdd0fec"
+const Source = "7aaadcde0d76ffd117f5c12af18b72c0e81fa0226c68f57b2788867f21df518d"

@@ -110,6 +110,14 @@ var earlyMistakes = []mistake{
 			x.Call1(tokenLinear, n.in, n.weight, nil, norm, 1e-6, false, "", nil, nil, nil, nil, s.edge("full"))
 		})
 	}},
+	{"weight written two kernels before, and the one between does not wait for it", [2]string{"aten::add_", tokenLinear}, false, func(s *scene) {
+		in, v, w := s.sharedOf(cgotorch.BFloat16, 1, 8), s.sharedOf(cgotorch.BFloat16, 8, 8), s.sharedOf(cgotorch.BFloat16, 8, 8)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			add(x, w)
+			out := product(x, in, v, s.edge("wait"))
+			product(x, out, w, "early")
+		})
+	}},
 	{"last row of a weight written", [2]string{"aten::add_", tokenLinear}, false, func(s *scene) {
 		in, w := s.sharedOf(cgotorch.BFloat16, 1, 8), s.sharedOf(cgotorch.BFloat16, 9, 8)
 		s.do(s.a, func(x *cgotorch.Exec) {
@@ -173,8 +181,8 @@ var earlyMistakes = []mistake{
 		a := s.attention()
 		s.do(s.a, func(x *cgotorch.Exec) {
 			for range 2 { // the kernels of a layer come again before a full edge
-				a.run(x, 1, "wait")
 				a.run(x, 0, "wait")
+				a.run(x, 1, "wait")
 			}
 			a.run(x, 1, s.edge("full"))
 		})

@@ -84,6 +84,15 @@ var tableMistakes = []mistake{
 	{"slots read on another stream than a token's", [2]string{tokenExperts, "aten::sum"}, false, onTable(func(x *cgotorch.Exec, m *mixture) {
 		readOnly(x, m.Layer(0).Slots[0])
 	})},
+	{"picks read early by the kernel behind their own", [2]string{tokenRoute, tokenExperts}, false, func(s *scene) {
+		m := s.mixture()
+		s.do(s.a, func(x *cgotorch.Exec) {
+			l := m.Layer(0)
+			picks, shares := m.route(x)
+			inner := x.Call1(tokenExperts, m.in, l.Experts[0], picks, l.Slots[0], nil, nil, nil, 0.0, false, "silu", nil, 0.0, 0.0, s.edge("wait"))
+			x.Call1(tokenExperts, inner, l.Experts[1], picks, l.Slots[1], shares, nil, nil, 0.0, false, "add", m.in, 0.0, 0.0, "early")
+		})
+	}},
 	{"slots emptied beside a token", [2]string{tokenRoute, "aten::copy_"}, false, onTable(func(x *cgotorch.Exec, m *mixture) { m.Forget(x) })},
 	{"counts read beside a token", [2]string{tokenRoute, "aten::sum"}, false, onTable(func(x *cgotorch.Exec, m *mixture) { readOnly(x, m.Layer(0).Counts) })},
 	{"a layer of two tokens on two streams", [2]string{tokenRoute, tokenRoute}, false, onTable(func(x *cgotorch.Exec, m *mixture) { m.route(x) })},
