@@ -25,7 +25,7 @@ type experts struct {
 	form   string              // of these codes
 
 	gateUpRing, downRing ring // of a token's products
-	wide   bool                // there is room for the numbers of all experts of a layer
+	wide                 bool // there is room for the numbers of all experts of a layer
 }
 
 type expert struct {

@@ -33,8 +33,8 @@ import (
 //
 // A layer with experts has token_route, which picks experts, and token_experts twice in place of
 // the last two kernels. The first of them waits for the picks of token_route before it begins the
-// second one, which therefore reads its experts early. With Options.DeviceMemory most experts lie in host memory: Note [Table of slots] in
-// prefetcher/weights.
+// second one, which therefore reads its experts early. With Options.DeviceMemory most experts lie
+// in host memory: Note [Table of slots] in prefetcher/weights.
 
 // KernelStats tells which kernels compute the tokens of an answer.
 type KernelStats struct {

@@ -111,10 +111,10 @@ func (m *Model) Timed() error {
 	return errors.Join(err, m.restart())
 }
 
-// PageZero reports whether page 0 has numbers other than 0.
-func (m *Model) PageZero() (found bool) {
+// PagesWritten reports whether pages 0 and 1 have numbers other than 0.
+func (m *Model) PagesWritten() (found bool) {
 	cgotorch.Check(m.stream.Do(func(x *cgotorch.Exec) error {
-		found = x.Item(x.Sum(x.Abs(x.To(x.Narrow(m.pages.memory, 1, 0, 1), cgotorch.Float64)))) != 0
+		found = x.Item(x.Sum(x.Abs(x.To(x.Narrow(m.pages.memory, 1, 0, 2), cgotorch.Float64)))) != 0
 		return nil
 	}))
 	return found

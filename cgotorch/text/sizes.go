@@ -64,8 +64,8 @@ const (
 // errNoGraph says that a token cannot be timed, because it is not captured.
 var errNoGraph = errors.New("no graph")
 
-// search returns the fastest sizes that it finds for these kinds of products, and the milliseconds of
-// a token with the operators' own choice and with these sizes.
+// search returns the fastest sizes that it finds for these kinds of products, and the milliseconds
+// of a token with the operators' own choice and with these sizes.
 func search(kinds []string, measure func(sizes) (float64, error), deadline time.Time) (best sizes, before, after float64, err error) {
 	// Short kernels have small rings, which lie beside those before and behind.
 	second := sizes{"gate and up": {12, 4}, "down": {8, 2}, "experts' gate and up": {4, 3}, "experts' down": {6, 5}, "head": {12, 4}, "queries, keys and values": {5, 2}, "output": {6, 2}}
@@ -254,12 +254,23 @@ func (m *Model) timedBlocks() int {
 	return blocks
 }
 
-// restart moves the lane to position 0. It zeroes page 0 and the counts of experts, and empties
+// timedPages gives timed tokens a page for the last block of each table, and page 0 for all others,
+// or with 0 page 0 for all. It zeroes both pages. The last block has all keys and values that are
+// written. So what a kernel writes is not what its other blocks read, and tokens are equal each
+// time.
+func (m *Model) timedPages(x *cgotorch.Exec, page float64) {
+	for _, s := range m.lane.spans {
+		x.FillInPlace(x.Narrow(s.table, 2, m.timedBlocks()-1, 1), page)
+	}
+	x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 2), 0)
+}
+
+// restart moves the lane to position 0. It zeroes the pages and the counts of experts, and empties
 // their slots, which only timed tokens have used.
 func (m *Model) restart() error {
 	return m.stream.Do(func(x *cgotorch.Exec) error {
 		write(x, m.lane.position, []int64{0})
-		x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0)
+		m.timedPages(x, 0)
 		if m.table == nil {
 			return nil
 		}
@@ -273,8 +284,8 @@ func (m *Model) restart() error {
 	})
 }
 
-// timed returns the milliseconds of a greedy token with these sizes. It waits for the device. All
-// keys and values lie in page 0 meanwhile. It fails with errNoGraph if the token is not captured.
+// timed returns the milliseconds of a greedy token with these sizes. It waits for the device. It
+// writes page 1. It fails with errNoGraph if the token is not captured.
 func (m *Model) timed(s sizes) (float64, error) {
 	m.d.setRings(s)
 	l, shortest := m.lane, math.Inf(1)
@@ -310,7 +321,7 @@ func (m *Model) launched(step *cgotorch.Captured) (float64, error) {
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		write(x, m.lane.token, []int64{0}) // each time the same tokens, so that their experts are in slots
-		x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 1), 0)
+		m.timedPages(x, 1)
 		write(x, m.lane.position, []int64{int64(m.timedBlocks()*pageTokens - timedTokens - 1)})
 		step.Run(x, m.lane.token) // at first it is eager, and the next one captures
 		step.Run(x, m.lane.token)

@@ -12,9 +12,9 @@ namespace ct::checker {
 
 // Reports that the calling thread begins an operator on the device. The call comes before the
 // operator's reads and writes are reported. The edges "full" and "wait" mark the stream. With the
-// edge "early" each declared read is held against the writes since that mark. Operators inside another one, and
-// those that touch no element, do nothing. Edges count as on compute capability 9.0, on the CPU
-// too. inputs: in the order of the schema.
+// edge "early" each declared read is held against the writes since that mark. Operators inside
+// another one, and those that touch no element, do nothing. Edges count as on compute capability
+// 9.0, on the CPU too. inputs: in the order of the schema.
 void begin(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, c10::Device device);
 
 }  // namespace ct::checker

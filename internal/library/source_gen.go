@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "7aaadcde0d76ffd117f5c12af18b72c0e81fa0226c68f57b2788867f21df518d"
+const Source = "b3627439aae037b6152cb9b733e3c2a0a5396627e3dabc4b75aec9bdb760b6d2"
