@@ -14,7 +14,7 @@ import (
 // token_experts gives what LibTorch's operators give: each picked expert by itself, and their sum.
 func TestTokenExperts(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 8}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1432}, {16, 16, 896, 72}, {3, 1, 72, 8192}} {
+	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 8}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1432}, {16, 16, 896, 72}, {3, 2, 72, 16384}} {
 		for j, epilogue := range []string{"silu", "gelu_tanh", "clamped", "add"} {
 			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s", c.top, c.experts, c.inner, c.width, epilogue), func(t *testing.T) {
 				most := 0.006
@@ -32,7 +32,7 @@ func TestTokenExperts(t *testing.T) {
 // The same with weights of 4 bits gives what their numbers in float32 give.
 func TestTokenExperts_Codes4(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 32}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1408}, {16, 16, 896, 64}, {3, 1, 96, 8192}} {
+	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 32}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1408}, {16, 16, 896, 64}, {3, 2, 96, 14336}} {
 		for j, epilogue := range []string{"silu", "gelu_tanh", "clamped", "add"} {
 			codes4 := []string{"mxfp4", "int4"}[(i+j)%2]
 			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s/%s", c.top, c.experts, c.inner, c.width, epilogue, codes4), func(t *testing.T) {

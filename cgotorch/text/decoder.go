@@ -33,6 +33,9 @@ type decoder struct {
 	room   expertRoom        // that experts have on the device
 	filled int               // the version of the experts from which slots are filled
 
+	byEngine func(x *cgotorch.Exec) bool // Table.ByEngine, or nil without a table
+	fetches  bool                        // the host fetches the experts of this token
+
 	Weights []nn.Named `state:",named"` // with the names of the files
 	whole   []*cgotorch.Tensor
 }

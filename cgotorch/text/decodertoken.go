@@ -79,8 +79,8 @@ const mostNormed, mostColumns, mostHead, mostGroup = 8192, 32768, 256, 8
 
 // expertsByKernels reports whether the kernels of a token take the experts.
 func (c *decoderConfig) expertsByKernels() bool {
-	const mostExperts, mostTop, mostInner = 1024, 16, 8192 // as in csrc/kernels
-	const mostTogether = 32 << 10                          // elements of all picks' inner states, in shared memory
+	const mostExperts, mostTop, mostInner = 1024, 16, 16384 // as in csrc/kernels
+	const mostTogether = 32 << 10                           // elements of all picks' inner states, in shared memory
 	e := c.experts
 	together := e.top * ((e.inner + 1023) / 1024 * 1024)
 	return e.count <= mostExperts && e.top <= mostTop && e.inner%8 == 0 && e.inner <= mostInner && together <= mostTogether && c.width%8 == 0 && c.width <= mostNormed
@@ -196,6 +196,9 @@ func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer
 		route := x.Call("streamtorch::token_route", h, e.router.weight, e.router.bias, l.beforeFeed, c.eps, c.normOffset, c.experts.top,
 			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.LFU)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
+		if d.fetches {
+			d.table.Fetch(x, e.number, picks)
+		}
 		behindPicks := d.edge
 		if behindPicks == "early" {
 			behindPicks = "wait" // so the product behind it may read them early

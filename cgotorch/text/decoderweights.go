@@ -286,6 +286,9 @@ func (m *maker) decoder() *decoder {
 		d.head = m.product("", []string{strings.TrimSuffix(headName, ".weight")}, m.c.width, false, m.c.vocab)
 	}
 	d.table, d.host = m.table, m.host
+	if m.table != nil {
+		d.byEngine = m.table.ByEngine
+	}
 	d.packs = m.packs
 	d.later, d.Weights, d.whole, d.kernelChoice = m.later, m.named, m.whole, m.kernelChoice
 	if d.notOwn == "" {

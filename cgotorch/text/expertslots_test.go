@@ -79,7 +79,11 @@ func TestModel_ExpertSlots(t *testing.T) {
 				for _, slots := range []int{2, 5} {
 					m := openMixture(t, folder, slots, quantize)
 					passes = passes || m.Passes()
+					m.Fetch(func(n int) bool { return slots == 5 && n%7 < 3 })
 					sameAnswers(t, resident, m, m.BudgetFor(slots))
+					if s := must.Get(m.ExpertStats())(t); (s.Fetched > 0) != (slots == 5) || s.Fetched > s.Misses {
+						t.Errorf("%s, %d slots: %+v", folder, slots, s)
+					}
 				}
 			}
 		}

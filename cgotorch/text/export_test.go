@@ -54,6 +54,15 @@ func (m *Model) DType() cgotorch.DType { return m.d.dtype }
 // Passes reports whether prompts copy experts from host memory layer by layer.
 func (m *Model) Passes() bool { return m.d.room.passes }
 
+// Fetch lets the host fetch the experts of some tokens, by their numbers.
+func (m *Model) Fetch(token func(n int) bool) {
+	n := 0
+	m.d.byEngine = func(*cgotorch.Exec) bool {
+		n++
+		return token(n)
+	}
+}
+
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {
 	c, dtype := m.d.c, m.d.dtype

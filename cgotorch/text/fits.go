@@ -92,7 +92,7 @@ func (c *decoderConfig) takesSlots(k kernelChoice) error {
 	case !k.ringed:
 		reason = "for experts they need compute capability 9.0"
 	case !c.expertsByKernels() || c.names.afterFeed != "" || c.names.afterMix != "":
-		reason = fmt.Sprintf("they take up to 16 picks of 1024 experts of width 8192, with no norm behind them, and the model has %d picks of %d experts of width %d", c.experts.top, c.experts.count, c.experts.inner)
+		reason = fmt.Sprintf("they take up to 16 picks of 1024 experts of width 16384, together 32768, with no norm behind them, and the model has %d picks of %d experts of width %d", c.experts.top, c.experts.count, c.experts.inner)
 	default:
 		return nil
 	}

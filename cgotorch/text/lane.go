@@ -290,9 +290,10 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 
 // layers runs the lane's token through the layers, and samples the token after it, which becomes
 // the lane's. With a mask it stops at the logits: the host fills the mask meanwhile, and then calls
-// sampleMasked. On CUDA the work is captured for each number of blocks, and for each result.
+// sampleMasked. On CUDA the work is captured for each number of blocks, and for each result, unless
+// the host fetches experts.
 func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
-	step := l.captured(l.steps, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) {
+	run := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) {
 		counts := make([]int, len(l.spans))
 		for i := range counts {
 			counts[i] = int(in[i].Shape()[2])
@@ -308,7 +309,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 			return
 		}
 		l.sample(x, f, logits, in[len(l.spans)])
-	})
+	}
 	var in []*cgotorch.Tensor
 	for i, n := range blocks {
 		in = append(in, x.Narrow(l.spans[i].table, 2, 0, n))
@@ -316,7 +317,16 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	if !f.mask {
 		in = append(in, l.results.next(x))
 	}
-	l.d.withSlots(x, func() { step.Run(x, in...) })
+	l.d.withSlots(x, func() {
+		if l.d.fetches = l.d.byEngine != nil && l.d.byEngine(x); !l.d.fetches {
+			l.captured(l.steps, f, run).Run(x, in...)
+			return
+		}
+		x.Tidy(func() *cgotorch.Tensor {
+			run(x, in...)
+			return nil
+		})
+	})
 }
 
 // sampleMasked samples from the logits that layers has left.

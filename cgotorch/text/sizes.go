@@ -254,13 +254,19 @@ func (m *Model) timedBlocks() int {
 	return blocks
 }
 
-// timedPages gives timed tokens a page for the last block of each table, and page 0 for all others,
-// or with 0 page 0 for all. It zeroes both pages. The last block has all keys and values that are
-// written. So what a kernel writes is not what its other blocks read, and tokens are equal each
-// time.
-func (m *Model) timedPages(x *cgotorch.Exec, page float64) {
+// timedPages gives timed tokens page 1 for the last block of each table, or takes it back. Other
+// blocks have page 0. It zeroes both pages. The last block has all keys and values that are
+// written. So no two kernels' blocks write the same row, none reads it meanwhile, and tokens are
+// equal each time.
+func (m *Model) timedPages(x *cgotorch.Exec, given bool) {
 	for _, s := range m.lane.spans {
-		x.FillInPlace(x.Narrow(s.table, 2, m.timedBlocks()-1, 1), page)
+		keys, values := 0, 0
+		if given {
+			keys, values = 1, 1+m.pages.all+1 // behind all pages of keys
+		}
+		last := x.Narrow(s.table, 2, m.timedBlocks()-1, 1)
+		x.FillInPlace(x.Select(last, 1, 0), keys)
+		x.FillInPlace(x.Select(last, 1, 1), values)
 	}
 	x.FillInPlace(x.Narrow(m.pages.memory, 1, 0, 2), 0)
 }
@@ -270,7 +276,7 @@ func (m *Model) timedPages(x *cgotorch.Exec, page float64) {
 func (m *Model) restart() error {
 	return m.stream.Do(func(x *cgotorch.Exec) error {
 		write(x, m.lane.position, []int64{0})
-		m.timedPages(x, 0)
+		m.timedPages(x, false)
 		if m.table == nil {
 			return nil
 		}
@@ -321,7 +327,7 @@ func (m *Model) launched(step *cgotorch.Captured) (float64, error) {
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		write(x, m.lane.token, []int64{0}) // each time the same tokens, so that their experts are in slots
-		m.timedPages(x, 1)
+		m.timedPages(x, true)
 		write(x, m.lane.position, []int64{int64(m.timedBlocks()*pageTokens - timedTokens - 1)})
 		step.Run(x, m.lane.token) // at first it is eager, and the next one captures
 		step.Run(x, m.lane.token)

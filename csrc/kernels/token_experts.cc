@@ -57,7 +57,7 @@ namespace ct {
 namespace {
 
 constexpr char kOperator[] = "streamtorch::token_experts";
-constexpr int64_t kMostColumns = 8192, kMostTop = 16;
+constexpr int64_t kMostColumns = 8192, kMostSummed = 16384, kMostTop = 16;
 
 struct Inputs {
   const at::Tensor& input;
@@ -166,9 +166,9 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const at::ScalarType dtype = of.dtype();
   const c10::DeviceIndex device = of.weight.device().index();
   const CudaChip chip = cuda().chip(device);
-  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= kMostColumns && of.rows() < INT32_MAX / kMostTop - 1024 && chip.capability >= 90,
+  TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && of.columns() % 8 == 0 && of.columns() <= (of.summed() ? kMostSummed : kMostColumns) && of.rows() < INT32_MAX / kMostTop - 1024 && chip.capability >= 90,
               kOperator, ": weight is ", dtype, " ", of.weight.sizes(), ", and the kernel takes bfloat16 and float16, and a multiple of 8 columns up to ",
-              kMostColumns, ", on compute capability 9.0");
+              kMostColumns, " (", kMostSummed, " with shares), on compute capability 9.0");
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
   const int in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
   const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;

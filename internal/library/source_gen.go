@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "b3627439aae037b6152cb9b733e3c2a0a5396627e3dabc4b75aec9bdb760b6d2"
+const Source = "f9216cedf3d502fd3741bc86e159e2bd118609e522834b2138457a08b615feb1"

@@ -21,7 +21,8 @@ import (
 //	token_experts  multiplies with a slot, or with the missing expert where it lies in host memory.
 //	               What comes over the bus is written into the slot on the way.
 //
-// The host takes no part, so a token of all layers can be one CUDA graph. A token takes the time of
+// The host takes no part, so a token of all layers can be one CUDA graph. Where so much misses that
+// the copy engine is faster, [Table.Fetch] takes a part between the two. A token takes the time of
 // its missing bytes at the bus's speed, and the time that it takes with all experts on the device.
 // The kernels: csrc/kernels/token_route.cc and token_experts.cc. Both give the bits of a model
 // whose experts are all on the device. Places has, as Int32: the slot of each expert or -1, the
@@ -44,6 +45,8 @@ type Table struct {
 	stages  [layersInPass]stage // of passes
 	stream  *cgotorch.Stream    // that copies into them, or nil
 	passing atomic.Bool         // a pass runs
+	way     way                 // in which missing experts come
+	fetched int64               // experts, by Fetch
 }
 
 // TableOptions are the options of [NewTable].
@@ -76,6 +79,7 @@ type TableLayer struct {
 type TableStats struct {
 	Hits        int64 // picks of experts that were in a slot
 	Misses      int64 // picks of experts that came over the bus
+	Fetched     int64 // of the misses, those that the copy engine brought: see Table.Fetch
 	BusBytes    int64 // that came over the bus for these picks
 	HostBytes   int64 // in host memory
 	DeviceBytes int64 // on the device: of slots, and for passes
@@ -274,6 +278,7 @@ func (t *Table) Stats(x *cgotorch.Exec) TableStats {
 			s.Misses += n
 		}
 	}
+	s.Fetched = t.fetched
 	s.BusBytes, s.HostBytes, s.DeviceBytes = s.Misses*t.o.expert(), int64(t.o.Layers)*int64(t.o.Experts)*t.o.expert(), t.DeviceBytes()
 	return s
 }
@@ -284,7 +289,7 @@ func (t *Table) Close() error {
 	if t == nil {
 		return nil
 	}
-	errs := []error{t.closeSlots(), t.counts.Close()}
+	errs := []error{t.closeSlots(), t.counts.Close(), t.way.read.Close()}
 	for _, l := range t.layers {
 		for _, one := range append(l.Experts, l.Counts) {
 			errs = append(errs, one.Close())

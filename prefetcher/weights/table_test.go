@@ -264,3 +264,46 @@ func TestTable_Resize(t *testing.T) {
 		})
 	}
 }
+
+// Fetch fills the slots of the picks that miss, and says so. ByEngine follows the counts.
+func TestTable_Fetch(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	table := tableOf(t, s, smallTable)
+	l := table.Layer(1)
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		for _, slots := range l.Slots {
+			x.FillInPlace(slots, -7)
+		}
+		picks := cgotorch.FromSlice(x, []int32{1, 3, 3, 0, 0, -1, 2, 0}, 2, 4)
+		table.Fetch(x, 1, picks)
+		if got := cgotorch.ToSlice[int32](x, picks); !slices.Equal(got, []int32{1, -1, 3, 0, 0, -1, 2, 0}) {
+			t.Errorf("the picks are %v, want both in slots", got)
+		}
+		for i, slots := range l.Slots {
+			same := x.Item(x.All(x.Eq(x.Select(slots, 0, 1), x.Select(l.Experts[i], 0, 3)))) == 1
+			if kept := x.Item(x.All(x.EqScalar(x.Select(slots, 0, 0), -7))) == 1; !same || !kept {
+				t.Errorf("matrix %d: the slot has expert 3: %v, and the other one is as it was: %v", i, same, kept)
+			}
+		}
+		if n := table.Stats(x).Fetched; n != 1 {
+			t.Errorf("%d experts were fetched, want 1", n)
+		}
+	})
+	tokens := func(misses int64) (engine bool) {
+		for range 60 {
+			torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+				x.AddInPlace(x.Narrow(l.Counts, 0, 1, 1), cgotorch.FromSlice(x, []int64{misses}, 1))
+				engine = table.ByEngine(x)
+			})
+			must.Do(t, s.Synchronize())
+		}
+		return engine
+	}
+	for _, misses := range []int64{1, 1e12, 1, 1e12} {
+		if got := tokens(misses); got != (misses > 1) {
+			t.Errorf("%d misses a token: by the engine: %v", misses, got)
+		}
+	}
+}
