@@ -154,6 +154,10 @@ func (p *pack) encode(x *cgotorch.Exec, expert int, matrix, squares *cgotorch.Te
 			return nil
 		}
 		packed, numbers := encode4(x, p.form, weight)
+		if far := x.Item(x.Max(x.Abs(x.Sub(numbers, weight)))); math.IsNaN(far) || math.IsInf(far, 0) {
+			err = fmt.Errorf("text: tensor %s has numbers near the largest float32, which %s has no scale for: open it without Quantize: %w", p.title(), p.form, cgotorch.ErrInvalidArgument)
+			return nil
+		}
 		x.CopyInPlace(x.Select(p.to, 0, expert), packed)
 		addSquares(x, squares, x.Sub(numbers, weight), weight)
 		return nil
@@ -175,9 +179,9 @@ func (p *pack) draw(x *cgotorch.Exec, seed uint64, deviation float64) error {
 				rows, groups := p.rows(), p.groups()
 				codes := x.RandInt(cgotorch.Uint8, 0, 256, rows, groups, 16)
 				const ofFloats, ofInts = 2.9, 4.6 // the deviations of codes that are equally likely
-				scales := x.Full(cgotorch.Uint8, 127+math.Round(math.Log2(deviation/ofFloats)), rows, groups)
-				if p.form == int4 {
-					scales = x.Full(cgotorch.BFloat16, deviation/ofInts, rows, groups)
+				scales := x.Full(cgotorch.BFloat16, deviation/ofInts, rows, groups)
+				if p.form == mxfp4 {
+					scales = x.Full(cgotorch.Uint8, max(0, min(127+math.Round(math.Log2(deviation/ofFloats)), 254)), rows, groups)
 				}
 				return x.CopyInPlace(x.Select(p.to, 0, i), x.Call1("streamtorch::pack4", codes, scales, p.form))
 			})

@@ -76,6 +76,7 @@ func TestOpen_CodesOf4Bits(t *testing.T) {
 			t.Run(name+"/"+form, func(t *testing.T) { codesOf4Bits(t, name, form) })
 		}
 	}
+	t.Run("llama/int4", func(t *testing.T) { codesOf4Bits(t, "llama", "int4") })
 }
 
 func codesOf4Bits(t *testing.T, name, form string) {
@@ -137,6 +138,25 @@ func codesOf4Bits(t *testing.T, name, form string) {
 	})
 }
 
+// Dense models of every kind open with int4, drawn and with a tied head, and answer.
+func TestOpen_Int4Dense(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	for _, name := range []string{"llama", "windows", "long"} {
+		for _, tied := range []string{"false", "true"} {
+			folder := t.TempDir()
+			config := strings.Replace(configs[name], "{", `{"tie_word_embeddings": `+tied+", ", 1)
+			must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
+			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Quantize: "int4", Context: 64}))(t)
+			c := m.NewConversation()
+			if ids, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 9, Greedy: true, IgnoreEnd: true}); len(ids) != 9 {
+				t.Errorf("%s, tied %s: %v", name, tied, ids)
+			}
+			must.Do(t, c.Close())
+			must.Do(t, m.Close())
+		}
+	}
+}
+
 // Weights that no codes of 4 bits tell are refused.
 func TestOpen_CodesOf4Bits_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -160,8 +180,10 @@ func TestOpen_CodesOf4Bits_Refused(t *testing.T) {
 		}
 		must.Do(t, m.Save(x, saved))
 	})
-	_, err := text.Open(torchtest.Device(), saved, text.Options{Quantize: "mxfp4"})
-	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "layers.3.block_sparse_moe.experts.2.w2.weight", "without Quantize")
+	for _, form := range []string{"mxfp4", "int4"} {
+		_, err := text.Open(torchtest.Device(), saved, text.Options{Quantize: form})
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "layers.3.block_sparse_moe.experts.2.w2.weight", "without Quantize")
+	}
 }
 
 // A prompt whose experts are computed together, because there is room for their numbers, has the

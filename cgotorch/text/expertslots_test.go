@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -50,7 +51,7 @@ func openMixture(t *testing.T, folder string, slots int, quantize string) *text.
 func mixtureFolder(t *testing.T, name string) string {
 	folder := t.TempDir()
 	config := `{"vocab_size": 131, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
-		"head_dim": 16, "max_position_embeddings": 4096, "initializer_range": 0.2, ` + mixtures[name] + "}"
+		"head_dim": 16, "max_position_embeddings": 4096, "initializer_range": 0.2, ` + cmp.Or(mixtures[name], `"model_type": "`+name+`"`) + "}"
 	must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
 	return folder
 }

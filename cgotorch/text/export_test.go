@@ -120,6 +120,21 @@ func (m *Model) Timed() error {
 	return errors.Join(err, m.restart())
 }
 
+// TimedPages returns the pages of keys and of values that a timed token writes.
+func (m *Model) TimedPages() (keys, values []int64) {
+	cgotorch.Check(m.stream.Do(func(x *cgotorch.Exec) error {
+		m.timedPages(x, true)
+		for _, s := range m.lane.spans {
+			last := x.Narrow(s.table, 2, m.timedBlocks()-1, 1)
+			keys = append(keys, cgotorch.ToSlice[int64](x, x.Reshape(x.Select(last, 1, 0), -1))...)
+			values = append(values, cgotorch.ToSlice[int64](x, x.Reshape(x.Select(last, 1, 1), -1))...)
+		}
+		return nil
+	}))
+	cgotorch.Check(m.restart())
+	return keys, values
+}
+
 // PagesWritten reports whether pages 0 and 1 have numbers other than 0.
 func (m *Model) PagesWritten() (found bool) {
 	cgotorch.Check(m.stream.Do(func(x *cgotorch.Exec) error {
@@ -138,3 +153,6 @@ func (s *StoredSizes) Write()       { s.write() }
 
 // KernelLimits are the limits of the kernels of a token, by their names in csrc/kernels.
 var KernelLimits = map[string]int{"kMostNormed": mostNormed, "kMostColumns": mostColumns, "kMostHead": mostHead, "kMostGroup": mostGroup}
+
+// FreePages returns how many pages of the cache nobody has.
+func (m *Model) FreePages() int { return len(m.pages.free) }

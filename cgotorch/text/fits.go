@@ -109,8 +109,11 @@ func (c *decoderConfig) besides(dtype cgotorch.DType) float64 {
 	return float64(len(c.layers))*layer + float64(c.sparseLayers())*experts + float64(c.width+2*c.vocab)*wide
 }
 
-// eachExpert returns the bytes of the matrices of one expert of each layer.
+// eachExpert returns the bytes of the matrices of one expert of each layer, or 0 without experts.
 func (c *decoderConfig) eachExpert(dtype cgotorch.DType, quantize string) float64 {
+	if c.sparseLayers() == 0 {
+		return 0
+	}
 	of, matrices := c.matrices(dtype, quantize)
 	n := 0.
 	for _, m := range matrices {
@@ -193,8 +196,12 @@ func (m *Model) Memory() (weights, cache int64) {
 
 // ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
 // them in host memory. Else all counts are 0. Prompts read experts over the bus, and are not
-// counted. ExpertStats waits for the steps that are enqueued.
+// counted. ExpertStats waits for the steps that are enqueued. It fails as SetDeviceMemory does.
 func (m *Model) ExpertStats() (s weights.TableStats, err error) {
+	if err := m.lane.take(m.stream); err != nil {
+		return s, fmt.Errorf("text: ExpertStats: %w", err)
+	}
+	defer m.lane.mu.Unlock()
 	if m.closed.Load() {
 		return s, fmt.Errorf("text: the model: %w", cgotorch.ErrClosed)
 	}
@@ -218,9 +225,10 @@ func (m *Model) ExpertStats() (s weights.TableStats, err error) {
 // [cgotorch.ErrInvalidArgument] if all experts are on the device, because Open has put them there.
 func (m *Model) SetDeviceMemory(bytes int64) error {
 	l := m.lane
-	if err := l.take(m.stream); err != nil {
+	if err := m.stream.Do(func(*cgotorch.Exec) error { return nil }); errors.Is(err, cgotorch.ErrMisuse) {
 		return fmt.Errorf("text: SetDeviceMemory: %w", err)
 	}
+	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case m.closed.Load():

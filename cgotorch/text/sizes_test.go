@@ -123,6 +123,10 @@ func TestSizes_ShortContext(t *testing.T) {
 			if err := m.Timed(); !errors.Is(err, text.ErrNoGraph) && !torchtest.Device().IsCUDA() {
 				t.Errorf("%s, Context %d: got %v, want a token that ran and was not captured", name, context, err)
 			}
+			keys, values := m.TimedPages()
+			if distance := int64(m.FreePages() + 1); slices.Max(keys) != 1 || slices.Min(keys) != 1 || slices.Max(values) != 1+distance || slices.Min(values) != 1+distance {
+				t.Errorf("%s, Context %d: a timed token writes the pages %v and %v, want 1 and %d", name, context, keys, values, 1+distance)
+			}
 			if m.PagesWritten() {
 				t.Errorf("%s, Context %d: page 0 has numbers", name, context)
 			}

@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -65,8 +66,7 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device, const at::T
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
   Checker& checker = Checker::instance();
   const bool on_host = tensor.is_cpu() && (device.is_cuda() || (thread.stream != nullptr && thread.stream->device.is_cuda()));
-  // The host itself makes the access. The access comes after all work of CPU streams, because that
-  // work is done at once.
+  // The host's own access comes after all work of CPU streams, which is done at once.
   if (on_host) checker.host_waits_for(c10::Device(c10::kCPU));
   const Queue queue = on_host ? Checker::kHost : current_queue(tensor.device());
   if (queue == Checker::kNone) return;
@@ -119,12 +119,12 @@ void touch(const c10::IValue& in, bool write, c10::Device device, const at::Tens
   }
 }
 
-void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) {
+void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, std::optional<Mark>& mark) {
   const size_t count = effects.arguments.size();
   if (inputs.size() < count) return;
   inputs = inputs.slice(inputs.size() - count);  // the stack may hold other values below the arguments
   const c10::Device device = device_of(inputs);
-  begin(effects, inputs, device);
+  mark = begin(effects, inputs, device);
   if (effects.copies && crosses(inputs[0].toTensor(), inputs[1].toTensor())) {
     touch_copy(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toBool());
     return;
@@ -154,6 +154,7 @@ struct Entered final : at::ObserverContext {
   decltype(Thread::kernel) kernel{};  // before
   std::optional<values::Before> values;  // set for an operator whose values are checked
   Queue waits_for = Checker::kNone;  // set for an operator that gives the host a value
+  std::optional<Mark> mark;
 };
 
 // Returns the number of the thread on which the call ends that found a fault in the values. It is 0
@@ -196,11 +197,10 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
     if (outermost && values::is_on()) entered->values = values::before(fn);
     if (!is_on() || thread.kernel == Thread::kOneKernel) return entered;
     const Effects& effects = known_effects(*fn.operator_schema());
-    touch_all(effects, fn.inputs());
+    touch_all(effects, fn.inputs(), entered->mark);
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
   } catch (...) {
-    // No memory is left, or a shape is unknown. The accesses of this operator are not checked, but
-    // leave() still runs for the operator.
+    // No memory is left, or a shape is unknown: the operator's accesses are not checked.
   }
   return entered;
 }
@@ -232,12 +232,12 @@ void leave(const at::RecordFunction& fn, at::ObserverContext* context) {
     thread.ops.pop_back();
     thread.kernel = entered->kernel;
   }
+  if (entered->mark && std::uncaught_exceptions() > 0) Checker::instance().no_full_edge(*entered->mark);
   if (is_on()) Checker::instance().host_waits(entered->waits_for);
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
   thread.nodes.pop_back();
-  // The next node is ordered after this node. If there is no next node, the work after the backward
-  // is ordered after this node.
+  // What comes next is ordered after this node: another node, or the work after the backward.
   if (node.queue != Checker::kNone && thread.stream != nullptr) Checker::instance().join(current_queue(thread.stream->device), node.queue);
 }
 

@@ -72,7 +72,12 @@ class Checker {
   void join(Queue queue, Queue other);  // as if `other` recorded an event now, and `queue` waited for that event
   // Says that a kernel begins behind a full edge, or the next one behind the edge `wait`: when all
   // earlier work of the queue has ended. Note [Programmatic edges] in kernels/edges.h.
-  void full_edge(Queue queue);
+  struct Mark {
+    Queue queue;
+    uint64_t before;  // where the last full edge was
+  };
+  Mark full_edge(Queue queue);
+  void no_full_edge(Mark of);  // because the operator has failed
   // Says that `side` is a side stream of `parent`. Memory of `side` may be freed after a use that
   // `parent` knows and `side` does not. The use is no race if it is ordered before the next
   // allocation of `side`.

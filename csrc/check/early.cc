@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "check/checker.h"
 #include "check/clocks.h"
@@ -28,10 +29,16 @@ bool has_elements(const c10::IValue& in) {
 
 }  // namespace
 
-void Checker::full_edge(Queue queue) {
-  if (queue == kNone || queue == kHost) return;
+Checker::Mark Checker::full_edge(Queue queue) {
+  if (queue == kNone || queue == kHost) return {queue, 0};
   const std::lock_guard lock(mutex_);
-  streams_[queue].last_full_edge = serial_;
+  return {queue, std::exchange(streams_[queue].last_full_edge, serial_)};
+}
+
+void Checker::no_full_edge(Mark of) {
+  if (of.queue == kNone || of.queue == kHost) return;
+  const std::lock_guard lock(mutex_);
+  streams_[of.queue].last_full_edge = of.before;
 }
 
 void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::Tensor* through) {
@@ -54,22 +61,22 @@ void Checker::reads_early(const at::Tensor& tensor, const Actor& by, const at::T
 
 namespace ct::checker {
 
-void begin(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, c10::Device device) {
-  if (thread.kernel != Thread::kNoKernel) return;
+std::optional<Mark> begin(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs, c10::Device device) {
+  if (thread.kernel != Thread::kNoKernel) return std::nullopt;
   size_t touched = 0;
   while (touched < inputs.size() && (effects.arguments[touched] == Effects::none || !has_elements(inputs[touched]))) ++touched;
-  if (touched == inputs.size()) return;
+  if (touched == inputs.size()) return std::nullopt;
   thread.kernel = effects.edge < 0 ? Thread::kKernels : Thread::kOneKernel;
   const Queue queue = current_queue(device);
   const auto input = [&](auto index) -> const c10::IValue& { return inputs[static_cast<size_t>(index)]; };
   const std::string_view edge = effects.edge < 0 ? "full" : input(effects.edge).toStringView();
-  if (edge != "early") Checker::instance().full_edge(queue);  //edge:kernel-full-edge TestCheckStreams_FindsMistakes checked
-  if (edge != "early") return;
+  if (edge != "early") return Checker::instance().full_edge(queue);  //edge:kernel-full-edge TestCheckStreams_FindsMistakes checked
   for (const Effects::Early& e : effects.early) {
     const c10::IValue& in = input(e.argument);
     if (!in.isTensor() || in.toTensor().device() != device) continue;
     Checker::instance().reads_early(in.toTensor(), actor(queue), e.through < 0 ? nullptr : &input(e.through).toTensor());
   }
+  return std::nullopt;
 }
 
 }  // namespace ct::checker

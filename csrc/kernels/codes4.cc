@@ -67,7 +67,7 @@ at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_v
   const Form4 form = form4_of(kOperator, {name.data(), name.size()});
   const at::ScalarType of_scales = form == kInt4 ? at::kBFloat16 : at::kByte;
   TORCH_CHECK(codes.scalar_type() == at::kByte && scales.scalar_type() == of_scales && codes.device() == scales.device() && codes.dim() == scales.dim() + 1 &&
-                  codes.dim() >= 3 && codes.size(-1) == 16 && codes.sizes().slice(0, codes.dim() - 1) == scales.sizes() && scales.size(-1) > 0,
+                  codes.dim() >= 3 && codes.size(-1) == 16 && codes.sizes().slice(0, codes.dim() - 1) == scales.sizes() && scales.numel() > 0,
               kOperator, ": codes are ", codes.scalar_type(), " ", codes.sizes(), ", and scales ", scales.scalar_type(), " ", scales.sizes(),
               ", want uint8 [..., rows, groups, 16] and ", of_scales, " [..., rows, groups] on one device");
   const int64_t rows = scales.size(-2), groups = scales.size(-1), width = form == kInt4 ? 2 : 1;  // bytes of a scale

@@ -8,7 +8,8 @@
 // then wait for the end of the kernel before. The rule:
 //
 //   - A kernel may read before its wait only what was written before the last full edge, or before
-//     the last kernel that had the edge `wait`. What the host has waited for is older.
+//     the last kernel that had the edge `wait`. What the host has waited for is older. What an
+//     operator returns counts as written by it, and so does memory that nobody has written.
 //   - It writes nothing before its wait.
 //   - At least one thread of each of its blocks waits. So the end of a kernel is the end of all
 //     kernels before it.

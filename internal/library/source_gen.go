@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "f9216cedf3d502fd3741bc86e159e2bd118609e522834b2138457a08b615feb1"
+const Source = "407c1a23815ec1000cf418ca1c06a926c08efd6d90f781fdde706a2f3d5f26c7"

@@ -35,7 +35,8 @@ import (
 
 // Table keeps the experts of a model in host memory, page-locked, and some of them in slots on a
 // device. The device decides which: Note [Table of slots]. On the CPU a table works too, and saves
-// nothing.
+// nothing. One goroutine at a time uses a table, and the work of its tokens and passes is on one
+// stream, or in an order that events make.
 type Table struct {
 	o       TableOptions
 	layers  []TableLayer
@@ -47,6 +48,7 @@ type Table struct {
 	passing atomic.Bool         // a pass runs
 	way     way                 // in which missing experts come
 	fetched int64               // experts, by Fetch
+	closed  bool
 }
 
 // TableOptions are the options of [NewTable].
@@ -140,6 +142,7 @@ func NewTable(x *cgotorch.Exec, o TableOptions) (*Table, error) {
 		return nil, fmt.Errorf("weights: the experts of %d layers take %.2f GB of host memory, and %.2f GB are free: free some, or take a narrower dtype: %w",
 			o.Layers, host/1e9, float64(free)/1e9, cgotorch.ErrOutOfMemory)
 	}
+	o.Matrices = slices.Clone(o.Matrices)
 	t, made := &Table{o: o}, false
 	defer func() {
 		if !made {
@@ -207,6 +210,9 @@ func (t *Table) closeSlots() error {
 func (t *Table) Resize(x *cgotorch.Exec, slots int, passes bool) error {
 	o := t.o
 	o.Slots, o.Passes = slots, passes
+	if t.closed {
+		return fmt.Errorf("weights: the table: %w", cgotorch.ErrClosed)
+	}
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -226,6 +232,16 @@ func (t *Table) Resize(x *cgotorch.Exec, slots int, passes bool) error {
 	err := t.addSlots(x)
 	made = err == nil
 	return err
+}
+
+// hasSlots fails if the table is closed, or if a Resize has failed.
+func (t *Table) hasSlots(x *cgotorch.Exec, op string) {
+	switch {
+	case t.closed:
+		x.Fail(op, fmt.Errorf("weights: the table: %w", cgotorch.ErrClosed))
+	case t.places == nil:
+		x.Fail(op, fmt.Errorf("weights: the table has no slots since a Resize has failed: call Resize again: %w", cgotorch.ErrInvalidArgument))
+	}
 }
 
 // add makes the host memory of one matrix of a layer's experts.
@@ -289,6 +305,7 @@ func (t *Table) Close() error {
 	if t == nil {
 		return nil
 	}
+	t.closed = true
 	errs := []error{t.closeSlots(), t.counts.Close(), t.way.read.Close()}
 	for _, l := range t.layers {
 		for _, one := range append(l.Experts, l.Counts) {

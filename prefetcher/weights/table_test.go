@@ -307,3 +307,44 @@ func TestTable_Fetch(t *testing.T) {
 		}
 	}
 }
+
+// Fetch refuses what the table has not, and a closed table is closed.
+func TestTable_Refused(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	matrices := slices.Clone(smallTable.Matrices)
+	o := smallTable
+	o.Matrices = matrices
+	table := tableOf(t, s, o)
+	matrices[0] = [2]int64{1, 1} // is the program's own
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { must.Do(t, table.Resize(x, 3, true)) })
+	if got := table.Layer(0).Slots[0].Shape(); !slices.Equal(got, []int64{3, smallTable.Matrices[0][0], smallTable.Matrices[0][1]}) {
+		t.Errorf("the slots are %v", got)
+	}
+	try := func(call func(x *cgotorch.Exec)) error {
+		return s.Do(func(x *cgotorch.Exec) error { call(x); return nil })
+	}
+	picks := func(layer int, data []int32, shape ...int64) func(x *cgotorch.Exec) {
+		return func(x *cgotorch.Exec) { table.Fetch(x, layer, cgotorch.FromSlice(x, data, shape...)) }
+	}
+	for _, c := range []struct {
+		text string
+		call func(x *cgotorch.Exec)
+	}{
+		{"picks of layer 5", picks(5, make([]int32, 4), 1, 4)},
+		{"picks of layer -1", picks(-1, make([]int32, 4), 1, 4)},
+		{"[4 3], want Int32", picks(0, make([]int32, 12), 4, 3)},
+		{"[5], want Int32", picks(0, make([]int32, 5), 5)},
+		{"int64", func(x *cgotorch.Exec) { table.Fetch(x, 0, x.Zeros(cgotorch.Int64, 1, 4)) }},
+		{"slot -1 and expert 3", picks(0, []int32{-1, 3, 3, 0}, 1, 4)},
+		{"slot 3 and expert 3", picks(0, []int32{3, 3, 3, 0}, 1, 4)},
+		{"expert 100", picks(0, []int32{1, 100, 3, 0}, 1, 4)},
+	} {
+		torchtest.WantError(t, try(c.call), cgotorch.ErrInvalidArgument, "Table.Fetch", c.text)
+	}
+	must.Do(t, table.Close())
+	for _, call := range []func(x *cgotorch.Exec){picks(0, []int32{1, 3, 3, 0}, 1, 4), func(x *cgotorch.Exec) { table.Pass(x) }} {
+		torchtest.WantError(t, try(call), cgotorch.ErrClosed)
+	}
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { torchtest.WantError(t, table.Resize(x, 2, true), cgotorch.ErrClosed) })
+}

@@ -1,7 +1,7 @@
 package weights
 
 import (
-	"slices"
+	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -10,8 +10,8 @@ import (
 // host takes no part. The engine is some 7 % faster on the bus, but the host has to wait for the
 // picks of each layer. So it pays where a layer misses many bytes.
 const (
-	engineBytes = 45 << 20 // that a layer misses for a token: then 7 % are the host's 60 us
-	countsEvery = 16       // tokens between two looks at the counts
+	engineBytes = 45e6 // that a layer misses for a token: then 7 % are the host's 60 us
+	countsEvery = 16   // tokens between two looks at the counts
 )
 
 // way says how missing experts come. It looks at counts that a copy has brought to the host.
@@ -57,13 +57,24 @@ func (t *Table) ByEngine(x *cgotorch.Exec) bool {
 }
 
 // Fetch copies the experts that a token misses into their slots, by the copy engine, and changes
-// picks, which token_route has made for the layer: all of them are in slots then. It runs on x's
-// stream, between token_route and token_experts. It waits for the picks, not for the copies.
+// picks, Int32 [top, 4], which token_route has made for the layer: all of them are in slots then.
+// It runs on x's stream, between token_route and token_experts, and not within a pass. It waits for
+// the picks, not for the copies. It fails with [cgotorch.ErrInvalidArgument] for a layer or a pick
+// that the table has not.
 func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks *cgotorch.Tensor) {
+	const op = "Table.Fetch"
+	t.hasSlots(x, op)
+	if shape := picks.Shape(); layer < 0 || layer >= t.o.Layers || len(shape) != 2 || shape[1] != 4 || picks.DType() != cgotorch.Int32 {
+		x.Fail(op, fmt.Errorf("weights: picks of layer %d are %v %v, want Int32 [top, 4] of a layer from 0 to %d: %w", layer, picks.DType(), shape, t.o.Layers-1, cgotorch.ErrInvalidArgument))
+	}
 	x.Tidy(func() *cgotorch.Tensor {
-		l := &t.layers[layer]
-		for pick := range slices.Chunk(cgotorch.ToSlice[int32](x, picks), 4) {
-			slot, expert := int(pick[0]), int(pick[1])
+		l, all := &t.layers[layer], cgotorch.ToSlice[int32](x, picks)
+		for len(all) > 0 {
+			slot, expert := int(all[0]), int(all[1])
+			all = all[4:]
+			if slot < 0 || slot >= t.o.Slots || expert >= t.o.Experts {
+				x.Fail(op, fmt.Errorf("weights: a pick has slot %d and expert %d, and the table has %d slots and %d experts: %w", slot, expert, t.o.Slots, t.o.Experts, cgotorch.ErrInvalidArgument))
+			}
 			if expert < 0 {
 				continue
 			}

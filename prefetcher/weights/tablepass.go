@@ -39,6 +39,7 @@ const layersInPass = 2
 // while another pass runs.
 func (t *Table) Pass(x *cgotorch.Exec) *TablePass {
 	const op = "Table.Pass"
+	t.hasSlots(x, op)
 	switch {
 	case !t.o.Passes:
 		x.Fail(op, fmt.Errorf("weights: the table has no memory for passes: make it with TableOptions.Passes: %w", ErrInvalidOptions))

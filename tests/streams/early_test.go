@@ -118,6 +118,17 @@ var earlyMistakes = []mistake{
 			product(x, out, w, "early")
 		})
 	}},
+	{"weight written before an operator that is refused", [2]string{"aten::add_", tokenLinear}, false, func(s *scene) {
+		in, v, w := s.sharedOf(cgotorch.BFloat16, 1, 8), s.sharedOf(cgotorch.BFloat16, 8, 8), s.sharedOf(cgotorch.BFloat16, 8, 8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, w) })
+		if err := s.a.Do(func(x *cgotorch.Exec) error {
+			product(x, x.Narrow(in, 1, 0, 4), v, "wait") // it has too few columns
+			return nil
+		}); err == nil {
+			s.Error("a product of 4 columns with 8 is not refused")
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { product(x, in, w, s.edge("wait")) })
+	}},
 	{"last row of a weight written", [2]string{"aten::add_", tokenLinear}, false, func(s *scene) {
 		in, w := s.sharedOf(cgotorch.BFloat16, 1, 8), s.sharedOf(cgotorch.BFloat16, 9, 8)
 		s.do(s.a, func(x *cgotorch.Exec) {
