@@ -328,7 +328,7 @@ func TestTokenExperts_Slots(t *testing.T) {
 							return results[0].(*Tensor), results[1].(*Tensor)
 						}
 						run := func(picks, shares, a, b *Tensor) []float32 {
-							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "early", []int64{}, dtype, form)
+							h := x.Call1("streamtorch::token_experts", input, up, picks, a, nil, bias, nil, 0.0, false, "silu", nil, 0.0, 0.0, "wait", []int64{}, dtype, form)
 							return float32s(x, x.Call1("streamtorch::token_experts", h, down, picks, b, shares, nil, nil, 0.0, false, "add", input, 0.0, 0.0, "early", []int64{}, dtype, form))
 						}
 						picks, shares := route()
