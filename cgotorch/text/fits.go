@@ -196,7 +196,8 @@ func (m *Model) Memory() (weights, cache int64) {
 
 // ExpertStats tells how often the experts of tokens were in a slot, where Options.DeviceMemory left
 // them in host memory. Else all counts are 0. Prompts read experts over the bus, and are not
-// counted. ExpertStats waits for the steps that are enqueued. It fails as SetDeviceMemory does.
+// counted. ExpertStats waits for the steps that are enqueued. Inside a Do of the model's stream it
+// fails with [cgotorch.ErrMisuse].
 func (m *Model) ExpertStats() (s weights.TableStats, err error) {
 	if err := m.lane.take(m.stream); err != nil {
 		return s, fmt.Errorf("text: ExpertStats: %w", err)
