@@ -111,7 +111,8 @@ func (m *monitor) stop(g *Group) error {
 			if err != nil {
 				return failed(fmt.Errorf("%s has not left within %v", g.names[i], most))
 			}
-			if b.Left && b.Failed == "" && b.Count != m.count {
+			// A rank that has seen this one leave, and has made more, has failed by now.
+			if (b.Left || b.Failed != "") && b.Count != m.count {
 				return failed(fmt.Errorf("%s has made %d collectives and %s %d: the last of the first is %s, and of the other %s", g.names[i], b.Count, g.self(), m.count, b.Last, g.lockstep.last()))
 			}
 			silent := !found || b.N == m.others[i].N
