@@ -207,19 +207,25 @@ func TestGroup_Close_Lost(t *testing.T) {
 	}
 }
 
-// The Close of rank 0 tells of ranks that have made another number of collectives.
+// The Close of rank 0 tells of ranks that have made another number of collectives, also of one that
+// has failed because rank 0 left.
 func TestGroup_Close_CountsDiffer(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	errs := together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
-		return s.Do(func(x *cgotorch.Exec) error {
-			if g.Rank() == 1 {
-				g.lockstep.add(call{what: "more"})
-			}
-			return nil
+	for _, fails := range []bool{false, true} {
+		errs := together(t, 2, Options{Timeout: 5 * time.Second}, func(g *Group, s *cgotorch.Stream) error {
+			return s.Do(func(x *cgotorch.Exec) error {
+				if g.Rank() == 1 {
+					g.lockstep.add(call{what: "more"})
+					if fails {
+						<-g.failed
+					}
+				}
+				return nil
+			})
 		})
-	})
-	if !errors.Is(errs[0], cgotorch.ErrGroupFailed) || !strings.Contains(errs[0].Error(), "has made 1 collectives and rank 0 0") || errs[1] != nil {
-		t.Errorf("got %v", errs)
+		if !errors.Is(errs[0], cgotorch.ErrGroupFailed) || !strings.Contains(errs[0].Error(), "has made 1 collectives and rank 0 0") || errs[1] != nil {
+			t.Errorf("fails: %v: got %v", fails, errs)
+		}
 	}
 }
 

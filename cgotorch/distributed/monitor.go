@@ -92,15 +92,20 @@ func (m *monitor) stop(g *Group) error {
 	if m.tell(ctx, g, true) != nil || g.rank != 0 {
 		return nil
 	}
-	failed := func(why error) error {
-		if g.Err() != nil {
-			return nil // it is known already
-		}
-		return fmt.Errorf("distributed: Close: %w: %w", why, cgotorch.ErrGroupFailed)
-	}
 	if g.Err() != nil { // the others know of the failure, and do not come back
 		time.Sleep(2 * m.interval)
 	}
+	why := m.await(ctx, g, most)
+	if why == nil || g.Err() != nil { // a failure of the group is known already
+		return nil
+	}
+	return fmt.Errorf("distributed: Close: %w: %w", why, cgotorch.ErrGroupFailed)
+}
+
+// await waits until the other ranks have left. It returns why one of them has not, or that one has
+// made another number of collectives.
+func (m *monitor) await(ctx context.Context, g *Group, most time.Duration) error {
+	var differs error // of a rank that has failed; others may yet read why
 	for ; ; time.Sleep(min(m.interval/4, 50*time.Millisecond)) {
 		left, lost := true, ""
 		for i := range m.others {
@@ -109,11 +114,14 @@ func (m *monitor) stop(g *Group) error {
 			}
 			b, found, err := m.read(ctx, i)
 			if err != nil {
-				return failed(fmt.Errorf("%s has not left within %v", g.names[i], most))
+				return fmt.Errorf("%s has not left within %v", g.names[i], most)
 			}
-			// A rank that has seen this one leave, and has made more, has failed by now.
 			if (b.Left || b.Failed != "") && b.Count != m.count {
-				return failed(fmt.Errorf("%s has made %d collectives and %s %d: the last of the first is %s, and of the other %s", g.names[i], b.Count, g.self(), m.count, b.Last, g.lockstep.last()))
+				why := fmt.Errorf("%s has made %d collectives and %s %d: the last of the first is %s, and of the other %s", g.names[i], b.Count, g.self(), m.count, b.Last, g.lockstep.last())
+				if b.Failed == "" {
+					return why
+				}
+				differs = why // it has made more, and has seen this one leave
 			}
 			silent := !found || b.N == m.others[i].N
 			if !silent {
@@ -125,9 +133,9 @@ func (m *monitor) stop(g *Group) error {
 			}
 		}
 		if left && lost != "" {
-			return failed(fmt.Errorf("%s has ended without leaving the group: its output says why", lost))
+			return fmt.Errorf("%s has ended without leaving the group: its output says why", lost)
 		} else if left {
-			return nil
+			return differs
 		}
 	}
 }
