@@ -75,7 +75,7 @@ func (a *answer) start(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		to := min(len(tokens), keep+c.m.lane.part)
+		to := min(len(tokens), keep+c.lane.part)
 		if err := a.part(rest, keep, to, to == len(tokens)); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (r *promptRest) close() { r.device.Close() }
 // part runs the tokens from position `from` up to `to` through the layers. Behind the last part, it
 // samples a token.
 func (a *answer) part(rest *promptRest, from, to int, last bool) error {
-	c, l := a.c, a.c.m.lane
+	c, l := a.c, a.c.lane
 	var allowed []bool
 	if last && a.f.mask {
 		var err error
@@ -182,19 +182,19 @@ func (a *answer) next(ctx context.Context) (Token, error) {
 	case <-ctx.Done():
 		return Token{}, context.Cause(ctx)
 	}
-	token, err := a.token(read, last)
+	row, err := cgotorch.Elements[float64](read)
+	if err != nil {
+		return Token{}, err
+	}
+	token, err := a.token(row, last)
 	if early && err == nil && token.Reason == "" && a.late == nil && a.err == nil {
 		a.err = a.resume(ctx)
 	}
 	return token, err
 }
 
-// token makes a Token of what the device has written.
-func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
-	row, err := cgotorch.Elements[float64](read)
-	if err != nil {
-		return Token{}, err
-	}
+// token makes a Token of what the device has written: see [results].
+func (a *answer) token(row []float64, last bool) (Token, error) {
 	token := Token{ID: int64(row[0]), LogProb: row[1]}
 	if math.IsNaN(token.LogProb) {
 		a.c.forget(a.kept) // other tokens' keys may have become NaN, too
@@ -219,7 +219,7 @@ func (a *answer) token(read *cgotorch.HostRead, last bool) (Token, error) {
 // step gives the layers the token at position `at`. The lane has that token, unless the host knows
 // it. If another conversation has taken the lane and the token is not known, step does nothing.
 func (a *answer) step(at int, known []int64) error {
-	c, l := a.c, a.c.m.lane
+	c, l := a.c, a.c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.loaded != c && known == nil {
@@ -256,7 +256,7 @@ func (a *answer) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l := c.m.lane
+	l := c.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return c.enter(at, at+1, func(x *cgotorch.Exec) error {

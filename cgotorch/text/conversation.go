@@ -15,6 +15,7 @@ import (
 // one goroutine at a time. Several conversations of a model take turns.
 type Conversation struct {
 	m       *Model
+	lane    *lane // through which it runs
 	tables  []pageTable
 	tokens  []int64     // whose keys and values are in the cache
 	long    bool        // they were turned as those of a long sequence: see [decoderConfig.long]
@@ -26,7 +27,7 @@ type Conversation struct {
 // NewConversation makes an empty conversation. It takes pages of the cache as it grows. The caller
 // must Close it.
 func (m *Model) NewConversation() *Conversation {
-	return &Conversation{m: m, tables: newPageTables(m.lane.spans)}
+	return &Conversation{m: m, lane: m.lane, tables: newPageTables(m.lane.spans)}
 }
 
 // Tokens returns the tokens whose keys and values are in the cache. A new slice is returned.
@@ -59,8 +60,8 @@ func (c *Conversation) cut(n int) {
 
 // forget is cut, beside other conversations.
 func (c *Conversation) forget(n int) {
-	c.m.lane.mu.Lock()
-	defer c.m.lane.mu.Unlock()
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
 	c.cut(n)
 }
 
@@ -161,8 +162,8 @@ func (c *Conversation) open() error {
 
 // begin forgets what the cache has behind the shared tokens of a prompt, and returns their number.
 func (c *Conversation) begin(prompt []int64) (int, error) {
-	c.m.lane.mu.Lock()
-	defer c.m.lane.mu.Unlock()
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
 	if err := c.open(); err != nil {
 		return 0, err
 	}
@@ -199,7 +200,7 @@ func (c *Conversation) enter(from, to int, fn func(x *cgotorch.Exec) error) erro
 	if err := c.open(); err != nil { // the program may have closed them meanwhile
 		return err
 	}
-	l, fresh := c.m.lane, make([]int, len(c.tables))
+	l, fresh := c.lane, make([]int, len(c.tables))
 	for i := range c.tables {
 		t := &c.tables[i]
 		var moved bool
@@ -227,10 +228,10 @@ func (c *Conversation) enter(from, to int, fn func(x *cgotorch.Exec) error) erro
 
 // clear zeroes what lies behind the first n tokens in their last pages.
 func (c *Conversation) clear(x *cgotorch.Exec, n int) {
-	for i, s := range c.m.lane.spans {
+	for i, s := range c.lane.spans {
 		if row := n % pageTokens; row > 0 {
 			block := n/pageTokens - c.tables[i].first
-			c.m.lane.clear(x, s, block, block+1, row)
+			c.lane.clear(x, s, block, block+1, row)
 		}
 	}
 }

@@ -206,12 +206,18 @@ func (s *sampler) load(x *cgotorch.Exec, o *GenerateOptions, f features, prompt,
 	}
 	values := make([]float32, numbers)
 	values[temperature], values[topP], values[minP], values[topK] = float32(o.Temperature), float32(o.TopP), float32(o.MinP), float32(o.TopK)
+	switch {
+	case o.Greedy:
+		values[topK] = 1 // beside rows that are drawn
+	case !f.top:
+		values[topK] = 0 // also one that all tokens are among
+	}
 	if o.TopP >= 1 {
 		values[topP] = 2 // a running sum may exceed 1 a little
 	}
 	values[repetition], values[presence], values[frequency] = float32(o.RepetitionPenalty), float32(o.PresencePenalty), float32(o.FrequencyPenalty)
 	write(x, s.numbers, values)
-	vocab := s.seen.Numel()
+	vocab := s.seen.Shape()[1]
 	if f.penalties {
 		seen, own := make([]float32, vocab), make([]float32, vocab)
 		for _, id := range prompt {

@@ -38,70 +38,50 @@ func promptPart(flash bool) int {
 }
 
 // lane is the device memory through which conversations run, one after another. Its addresses are
-// fixed, so that steps of tokens are captured once for all conversations.
+// fixed, so that steps of tokens are captured once for all conversations. Its tensors are views of
+// one row: see [seats].
 type lane struct {
-	d     *decoder
-	pages *pages
+	*seats
 	spans []*laneSpan
-	part  int // tokens of a prompt at once: see promptPart
 
 	mu     sync.Mutex // held outside a Do, by the conversation that uses the lane
 	loaded *Conversation
 
-	token       *cgotorch.Tensor   // Int64 [1]: the input of the next step
-	position    *cgotorch.Tensor   // Int64 [1]: its position
-	one         *cgotorch.Tensor   // Int32 [2]: 0 and 1
-	arrived     *cgotorch.Tensor   // Int32 [8*keyHeads]: zeros, between the kernels of a token
-	frequencies []*cgotorch.Tensor // of each rotation
-	long        bool               // the frequencies are those of a long sequence
-	sampler     *sampler
-	results     *results
-	logits      *cgotorch.Tensor // [1, vocab], of a step with a mask
-	steps       map[features]*cgotorch.Captured
-	samples     map[features]*cgotorch.Captured
+	token    *cgotorch.Tensor // Int64 [1]: the input of the next step
+	position *cgotorch.Tensor // Int64 [1]: its position
+	sampler  *sampler
+	results  *results
+	logits   *cgotorch.Tensor // [1, vocab], of a step with a mask
+	steps    map[features]*cgotorch.Captured
+	samples  map[features]*cgotorch.Captured
 }
 
 // laneSpan is the device's copy of a page table, and the page-locked memory from which it comes.
 type laneSpan struct {
 	span
-	all    *cgotorch.Tensor // Int64 [2*layers*width + 1], of which the next two are views
-	table  *cgotorch.Tensor // [layers, 2, width]: the pages of keys, and those of values
-	before *cgotorch.Tensor // [1]: the position before that of the table's first token
+	table  *cgotorch.Tensor // Int64 [layers, 2, width]: the pages of keys, and those of values
+	before *cgotorch.Tensor // Int64 [1]: the position before that of the table's first token
 	ends   *cgotorch.Tensor // Int32 [2]: 0, and how many tokens of the table the last row sees
 
-	host *cgotorch.HostSlab // has what `all` gets
+	host *cgotorch.HostSlab // has what table and before get
 	copy *cgotorch.Event    // of the last copy from host
 }
 
-func newLane(x *cgotorch.Exec, d *decoder, p *pages, spans []span, context, part int) *lane {
-	l := &lane{d: d, pages: p, part: part, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
-	l.token, l.position = x.Zeros(cgotorch.Int64, 1), x.Zeros(cgotorch.Int64, 1)
-	l.one = x.Arange(cgotorch.Int32, 0, 2, 1)
-	l.arrived = x.Zeros(cgotorch.Int32, 8*int64(d.c.keyHeads))
-	l.logits = x.Zeros(d.wide, 1, int64(d.c.vocab))
-	for _, s := range spans {
-		layers, width := int64(len(s.layers)), int64(s.width)
-		n := 2 * layers * width
-		all := x.Zeros(cgotorch.Int64, n+1)
-		l.spans = append(l.spans, &laneSpan{
-			span: s, all: all, table: x.View(x.Narrow(all, 0, 0, int(n)), layers, 2, width), before: x.Narrow(all, 0, int(n), 1),
-			ends: x.Zeros(cgotorch.Int32, 2),
-		})
-	}
-	for _, f := range d.frequencies[0] {
-		l.frequencies = append(l.frequencies, x.Clone(f))
-	}
-	l.sampler, l.results = newSampler(x, d.c.vocab, context), newResults(x)
-	for _, t := range append(l.tensors(), l.results.all[:]...) { // none is kept if one of them fails
-		x.Keep(t)
+// newLane makes the lane of row i.
+func newLane(x *cgotorch.Exec, r *seats, i int, results *results) *lane {
+	row := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 0, i, 1) }
+	l := &lane{seats: r, results: results, steps: map[features]*cgotorch.Captured{}, samples: map[features]*cgotorch.Captured{}}
+	l.token, l.position, l.sampler = row(r.tokens), row(r.positions), r.samplers.rows(x, i, 1)
+	for _, s := range r.spans {
+		l.spans = append(l.spans, &laneSpan{span: s.span, table: x.Select(s.tables, 0, i), before: row(s.before), ends: x.Zeros(cgotorch.Int32, 2)})
 	}
 	return l
 }
 
 func (l *lane) tensors() []*cgotorch.Tensor {
-	all := slices.Concat(l.sampler.tensors(), []*cgotorch.Tensor{l.token, l.position, l.one, l.arrived, l.logits}, l.frequencies)
+	all := slices.Concat(l.sampler.tensors(), []*cgotorch.Tensor{l.token, l.position, l.logits})
 	for _, s := range l.spans {
-		all = append(all, s.table, s.before, s.all, s.ends)
+		all = append(all, s.table, s.before, s.ends)
 	}
 	return all
 }
@@ -114,7 +94,6 @@ func (l *lane) close() error {
 	for _, s := range l.spans {
 		errs = append(errs, s.host.Close(), s.copy.Close())
 	}
-	errs = append(errs, l.results.close())
 	for _, t := range l.tensors() {
 		errs = append(errs, t.Close())
 	}
@@ -149,9 +128,10 @@ func (l *lane) forgetSteps() error {
 // upload enqueues the copy of a page table to the device. It is called outside a Do. It does not
 // wait, unless an earlier copy has not ended.
 func (s *laneSpan) upload(stream *cgotorch.Stream, t *pageTable, pages int) error {
+	n := int(s.table.Numel()) + 1
 	if s.host == nil {
 		var err error
-		if s.host, err = cgotorch.NewHostSlab(stream.Device(), int(s.all.Numel())*8); err != nil {
+		if s.host, err = cgotorch.NewHostSlab(stream.Device(), n*8); err != nil {
 			return err
 		}
 	}
@@ -163,8 +143,9 @@ func (s *laneSpan) upload(stream *cgotorch.Stream, t *pageTable, pages int) erro
 		s.copy = nil
 	}
 	s.host.Touch(true)
-	t.write(cgotorch.View[int64](s.host)[:s.all.Numel()], pages)
-	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: s.all, From: s.host.Bytes()[:s.all.Numel()*8]})
+	t.write(cgotorch.View[int64](s.host)[:n], pages)
+	table, before := s.host.Bytes()[:(n-1)*8], s.host.Bytes()[(n-1)*8:n*8]
+	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: s.table, From: table}, cgotorch.HostCopy{To: s.before, From: before})
 	began.Close()
 	s.copy = done
 	return err
@@ -189,17 +170,6 @@ func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
 		rows := x.Narrow(x.View(l.pages.memory, -1, int64(l.d.c.keyHeads), pageTokens, int64(l.d.c.head)), 2, row, pageTokens-row)
 		return call(x, "aten::index_fill_.int_Scalar", rows, 0, x.Reshape(x.Narrow(s.table, 2, from, to-from), -1), 0)
 	}).Close()
-}
-
-// turn takes the frequencies of a long sequence, or of a short one.
-func (l *lane) turn(x *cgotorch.Exec, tokens int) {
-	if l.long == l.d.c.long(tokens) {
-		return
-	}
-	for i, f := range l.d.frequenciesOf(tokens) {
-		x.CopyInPlace(l.frequencies[i], f).Close()
-	}
-	l.long = !l.long
 }
 
 // cachedPass returns a pass over tokens of one sequence at these positions, Int64 [rows]. It reads
@@ -319,7 +289,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 	}
 	l.d.withSlots(x, func() {
 		if l.d.fetches = l.d.byEngine != nil && l.d.byEngine(x); !l.d.fetches {
-			l.captured(l.steps, f, run).Run(x, in...)
+			capturedOf(l.steps, f, run).Run(x, in...)
 			return
 		}
 		x.Tidy(func() *cgotorch.Tensor {
@@ -331,15 +301,15 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 
 // sampleMasked samples from the logits that layers has left.
 func (l *lane) sampleMasked(x *cgotorch.Exec, f features) {
-	sample := l.captured(l.samples, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) { l.sample(x, f, l.logits, in[0]) })
+	sample := capturedOf(l.samples, f, func(x *cgotorch.Exec, in ...*cgotorch.Tensor) { l.sample(x, f, l.logits, in[0]) })
 	sample.Run(x, l.results.next(x))
 }
 
 // mostGraphs is more than a step has: two results for each size of each table, of some 40 sizes.
 const mostGraphs = 256
 
-// captured returns the captured function of some features, and makes it from fn if it is new.
-func (l *lane) captured(of map[features]*cgotorch.Captured, f features, fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor)) *cgotorch.Captured {
+// capturedOf returns the captured function of some features, and makes it from fn if it is new.
+func capturedOf(of map[features]*cgotorch.Captured, f features, fn func(x *cgotorch.Exec, in ...*cgotorch.Tensor)) *cgotorch.Captured {
 	if of[f] == nil {
 		of[f] = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			x.Tidy(func() *cgotorch.Tensor {

@@ -259,7 +259,12 @@ func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error
 		mk.keep()
 		m.Weights = m.d.Weights
 		m.pages = newPages(x, m.d, pages)
-		m.lane = newLane(x, m.d, m.pages, spans, m.context, part)
+		r, results := newSeats(x, m.d, m.pages, spans, m.context, part, 1), newResults(x, 1)
+		m.lane = newLane(x, r, 0, results)
+		m.lane.logits = x.Zeros(m.d.wide, 1, int64(c.vocab))
+		for _, t := range slices.Concat(r.tensors(), m.lane.tensors(), results.all[:]) { // none is kept if one of them fails
+			x.Keep(t)
+		}
 		return nil
 	})
 }
@@ -363,7 +368,10 @@ func (m *Model) Close() error {
 		errs = append(errs, m.d.close())
 	}
 	errs = append(errs, m.table.Close())
-	errs = append(errs, m.lane.close(), m.pages.close())
+	if m.lane != nil {
+		errs = append(errs, m.lane.close(), m.lane.results.close(), m.lane.seats.close())
+	}
+	errs = append(errs, m.pages.close())
 	if m.own {
 		errs = append(errs, m.stream.Close())
 	}

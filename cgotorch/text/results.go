@@ -9,16 +9,16 @@ import (
 // results is the memory in which steps tell their tokens. Two tensors take turns, and are copied to
 // the host on a stream of their own. So the next step does not wait for the copy.
 type results struct {
-	all    [2]*cgotorch.Tensor // Float64 [2+2*mostRanked]: the token, its log probability, and ranked ones
+	all    [2]*cgotorch.Tensor // Float64 [rows, 2+2*mostRanked]: the token, its log probability, and ranked ones
 	copied [2]*cgotorch.Event  // the end of the last copy of each
 	last   int                 // the one that the last step took
 	stream *cgotorch.Stream
 }
 
-func newResults(x *cgotorch.Exec) *results {
+func newResults(x *cgotorch.Exec, rows int) *results {
 	r := &results{}
 	for i := range r.all {
-		r.all[i] = x.Zeros(cgotorch.Float64, 2+2*mostRanked)
+		r.all[i] = x.Zeros(cgotorch.Float64, int64(rows), 2+2*mostRanked)
 	}
 	r.stream = cgotorch.Must(cgotorch.NewStream(x.Device(), cgotorch.StreamOptions{Name: "results of text"}))
 	return r

@@ -1,0 +1,181 @@
+package text
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// batch is the device's side of a [Batcher]: seats, their lanes, and the steps of all seats.
+type batch struct {
+	*seats
+	lanes   []*lane
+	told    *cgotorch.Tensor // as one of results
+	results *results         // of steps
+	first   *results         // of prompts
+	steps   map[features]*cgotorch.Captured
+
+	positions []int64 // as they lie on the device before the next step
+	changed   bool    // the device has others
+	host      *cgotorch.HostSlab
+	copy      *cgotorch.Event // of the last copy from host
+}
+
+// newBatch makes n empty seats beside the lane of a model.
+func newBatch(m *Model, n int) (b *batch, err error) {
+	l := m.lane
+	b = &batch{steps: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
+	err = m.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		var spans []span
+		for _, s := range l.seats.spans {
+			spans = append(spans, s.span)
+		}
+		b.seats = newSeats(x, m.d, m.pages, spans, m.context, l.part, n)
+		b.results, b.first = newResults(x, n), newResults(x, 1)
+		b.told = x.Zeros(cgotorch.Float64, b.results.all[0].Shape()...)
+		all := slices.Concat(b.seats.tensors(), b.results.all[:], b.first.all[:], []*cgotorch.Tensor{b.told})
+		for i := range n {
+			b.lanes = append(b.lanes, newLane(x, b.seats, i, b.first))
+			all = append(all, b.lanes[i].tensors()...)
+		}
+		for _, t := range all { // none is kept if one of them fails
+			x.Keep(t)
+		}
+		return nil
+	})
+	if err == nil {
+		b.host, err = cgotorch.NewHostSlab(m.stream.Device(), 8*n)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+func (b *batch) close() error {
+	var errs []error
+	for _, step := range b.steps {
+		errs = append(errs, step.Close())
+	}
+	for _, l := range b.lanes {
+		errs = append(errs, l.close())
+	}
+	for _, r := range []*results{b.results, b.first} {
+		if r != nil {
+			errs = append(errs, r.close())
+		}
+	}
+	errs = append(errs, b.told.Close(), b.seats.close(), b.copy.Close(), b.host.Close())
+	return errors.Join(errs...)
+}
+
+// place says at which position a seat is before the next step. -1 lets steps pass over it.
+func (b *batch) place(seat int, position int64) {
+	if b.positions[seat] != position {
+		b.positions[seat], b.changed = position, true
+	}
+}
+
+// upload gives the device the positions that it lacks. It is called outside a Do.
+func (b *batch) upload(stream *cgotorch.Stream) error {
+	if !b.changed {
+		return nil
+	}
+	if b.copy != nil {
+		if err := b.host.Await(b.copy); err != nil {
+			return err
+		}
+		b.copy.Close()
+		b.copy = nil
+	}
+	b.host.Touch(true)
+	n := copy(cgotorch.View[int64](b.host), b.positions)
+	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: b.seats.positions, From: b.host.Bytes()[:8*n]})
+	began.Close()
+	b.copy, b.changed = done, err != nil
+	return err
+}
+
+// step computes the next token of the first n seats, and moves their positions. It returns the read
+// of what all seats are told. On CUDA the work is captured for each n and each number of blocks. A
+// single seat takes the kernels of a token, unless `alike` asks for those of rows.
+func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bool) *cgotorch.HostRead {
+	d := b.d
+	run := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) {
+		n, counts := int(in[0].Shape()[0]), make([]int, len(in))
+		for i := range in {
+			counts[i] = int(in[i].Shape()[3])
+		}
+		told := x.Narrow(b.told, 0, 0, n)
+		if l := b.lanes[0]; n == 1 && d.edge != "" && !alike {
+			l.sample(x, f, d.token(x, l.tokenPass(x, counts)), told)
+			return
+		}
+		logits := d.rows(x, b.pass(x, n, counts))
+		b.samplers.rows(x, 0, n).pick(x, f, logits, x.Narrow(b.tokens, 0, 0, n), x.Narrow(b.seats.positions, 0, 0, n), told, "full")
+	}
+	var in []*cgotorch.Tensor
+	for i, s := range b.spans {
+		in = append(in, x.Narrow(x.Narrow(s.tables, 0, 0, n), 3, 0, blocks[i]))
+	}
+	d.withSlots(x, func() {
+		if d.fetches = d.byEngine != nil && d.byEngine(x); !d.fetches {
+			capturedOf(b.steps, f, run).Run(x, in...)
+			return
+		}
+		x.Tidy(func() *cgotorch.Tensor {
+			run(x, in...)
+			return nil
+		})
+	})
+	for i := range n {
+		if b.positions[i] >= 0 {
+			b.positions[i]++
+		}
+	}
+	x.CopyInPlace(b.results.next(x), b.told)
+	return b.results.read(x)
+}
+
+// move gives seat `to` what steps know of seat `from`.
+func (b *batch) move(x *cgotorch.Exec, from, to int) {
+	all := b.samplers.tensors()
+	all = append(all, b.tokens)
+	for _, s := range b.spans {
+		all = append(all, s.tables, s.before)
+	}
+	for _, t := range all {
+		x.CopyInPlace(x.Narrow(t, 0, to, 1), x.Narrow(t, 0, from, 1))
+	}
+	own, other := b.lanes[to].sampler, b.lanes[from].sampler
+	own.seed, own.fresh = other.seed, other.fresh
+}
+
+// sizeOf returns the number of rows of a captured step that has room for n.
+func sizeOf(n, most int) int {
+	size := 1
+	for size < n {
+		switch {
+		case size < 4:
+			size *= 2
+		case size < 32:
+			size += 4
+		case size < 64:
+			size += 8
+		default:
+			size += size / 4 / 16 * 16
+		}
+	}
+	return min(size, most)
+}
+
+// blocksFor returns the number of blocks of a captured step whose longest row has n.
+func blocksFor(n, most int) int {
+	size := 16
+	for size < n {
+		size *= 2
+	}
+	return min(size, most)
+}
