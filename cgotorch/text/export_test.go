@@ -155,4 +155,4 @@ func (s *StoredSizes) Write()       { s.write() }
 var KernelLimits = map[string]int{"kMostNormed": mostNormed, "kMostColumns": mostColumns, "kMostHead": mostHead, "kMostGroup": mostGroup}
 
 // FreePages returns how many pages of the cache nobody has.
-func (m *Model) FreePages() int { return len(m.pages.free) }
+func (m *Model) FreePages() int { return m.pages.left() }
