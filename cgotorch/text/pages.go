@@ -116,6 +116,11 @@ func (c *decoderConfig) pageBytes(dtype cgotorch.DType) int64 {
 	return 2 * pageTokens * int64(c.keyHeads*c.head) * int64(dtype.Size())
 }
 
+// cacheBytes returns the bytes of n pages and page 0.
+func (c *decoderConfig) cacheBytes(dtype cgotorch.DType, n int) float64 {
+	return float64(c.pageBytes(dtype)) * (float64(n) + 1)
+}
+
 func (p *pages) bytes() int64 {
 	return p.memory.Numel() * int64(p.memory.DType().Size())
 }
