@@ -66,7 +66,7 @@ func (m *Model) Fetch(token func(n int) bool) {
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {
 	c, dtype := m.d.c, m.d.dtype
-	return int64(c.dense(dtype, m.quantize)+float64(slots)*c.eachExpert(dtype, m.quantize)) + c.pageBytes(dtype)*int64(m.pages.all)
+	return int64(c.dense(dtype, m.quantize) + float64(slots)*c.eachExpert(dtype, m.quantize) + c.cacheBytes(dtype, m.pages.all))
 }
 
 // WideExperts reports whether there is room for the numbers of a layer's experts.
@@ -155,4 +155,4 @@ func (s *StoredSizes) Write()       { s.write() }
 var KernelLimits = map[string]int{"kMostNormed": mostNormed, "kMostColumns": mostColumns, "kMostHead": mostHead, "kMostGroup": mostGroup}
 
 // FreePages returns how many pages of the cache nobody has.
-func (m *Model) FreePages() int { return len(m.pages.free) }
+func (m *Model) FreePages() int { return m.pages.left() }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
@@ -27,7 +28,7 @@ func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype c
 		return room, err
 	}
 	const giga = 1e9
-	each, cache := c.eachExpert(dtype, quantize), float64(c.pageBytes(dtype))*float64(pages) // each: one expert of each layer
+	each, cache := c.eachExpert(dtype, quantize), c.cacheBytes(dtype, pages) // each: one expert of each layer
 	dense := c.dense(dtype, quantize)
 	weights := dense + float64(c.experts.count)*each
 	if budget := float64(deviceMemory); budget > 0 && weights+cache > budget {
@@ -55,16 +56,53 @@ func (c *decoderConfig) fits(device cgotorch.Device, deviceMemory int64, dtype c
 	return room, nil
 }
 
-// dense returns the bytes of all weights but the matrices of experts.
+// dense returns the bytes of all weights but the matrices of experts: those of [maker.decoder]. It
+// is no integer, because a hostile config.json may ask for more than one holds.
 func (c *decoderConfig) dense(dtype cgotorch.DType, quantize string) float64 {
-	n := c.weights()*float64(dtype.Size()) + c.besides(dtype)
-	if quantize != "" && quantize != mxfp4 {
-		n += c.products(quantize) - c.products("")*float64(dtype.Size())
-		if c.tied {
-			n += bytesOf(quantize, c.vocab, c.width) // the codes of the head
+	size, wide, width := float64(dtype.Size()), float64(max(dtype.Size(), 4)), float64(c.width)
+	rows, heads := (c.heads+2*c.keyHeads)*c.head, c.heads*c.head
+	norms := 0.
+	for _, name := range []string{c.names.beforeMix, c.names.afterMix, c.names.beforeFeed, c.names.afterFeed} {
+		if name != "" {
+			norms += width
 		}
 	}
+	switch c.headNorm {
+	case eachHead:
+		norms += float64(2 * c.head)
+	case allHeads:
+		norms += float64(heads + c.keyHeads*c.head)
+	}
+	layer := c.product(dtype, quantize, rows, c.width) + c.product(dtype, quantize, c.width, heads) + norms*wide +
+		either(c.queryBias, float64(rows))*size + either(c.outBias, width)*size + either(c.sinks, float64(c.heads))*size
+	feed := c.product(dtype, quantize, 2*c.inner, c.width) + c.product(dtype, quantize, c.width, c.inner) + either(c.innerBias, float64(2*c.inner+c.width))*size
+	count, biased := float64(c.experts.count), c.names.expertDown != "" && !strings.Contains(c.names.expertDown, "%d")
+	router := count*(width+either(c.experts.bias, 1))*wide + either(biased, count*float64(2*c.experts.inner+c.width))*size
+	sparse, all := float64(c.sparseLayers()), float64(len(c.layers))
+	n := float64(c.vocab)*width*size + width*wide + all*layer + sparse*router + (all-sparse)*feed
+	if !c.tied || quantize != "" && quantize != mxfp4 { // the head has codes, also where the embedding is the head
+		n += c.product(dtype, quantize, c.vocab, c.width)
+	}
 	return n
+}
+
+func either(has bool, n float64) float64 {
+	if has {
+		return n
+	}
+	return 0
+}
+
+// product returns the bytes of the weight of a product, in a form of Options.Quantize.
+func (c *decoderConfig) product(dtype cgotorch.DType, form string, rows, columns int) float64 {
+	switch form {
+	case int4:
+		shape := packed4(form, rows, columns)
+		return float64(shape[0]) * float64(shape[1])
+	case "int8", "fp8":
+		return float64(rows) * (float64((columns+15)/16*16) + 4)
+	}
+	return float64(rows) * float64(columns) * float64(dtype.Size())
 }
 
 // roomIn divides what the dense weights and the cache leave of a budget. `each` is the bytes of one
@@ -76,12 +114,17 @@ func (c *decoderConfig) roomIn(budget, dense, cache, each float64) (room expertR
 		return room, fmt.Errorf("text: DeviceMemory is %.0f bytes; the weights besides experts take %.0f, the cache %.0f, and slots for the experts of one token %.0f: give %.0f or more, or a smaller Context: %w",
 			budget, dense, cache, token, math.Ceil(dense+cache+token), cgotorch.ErrOutOfMemory)
 	}
-	passing := 2 * float64(c.experts.count) * each / float64(c.sparseLayers())
+	passing := c.passing(each)
 	if room.passes = passing <= left/3 && left-passing >= token; room.passes {
 		left -= passing
 	}
 	room.slots = min(int(left/each), c.experts.count)
 	return room, nil
+}
+
+// passing returns the bytes of the experts of the layers that a prompt runs through.
+func (c *decoderConfig) passing(each float64) float64 {
+	return 2 * float64(c.experts.count) * each / float64(c.sparseLayers())
 }
 
 // takesSlots fails if the kernels of a token do not take the model's experts. Only they use slots.
@@ -97,16 +140,6 @@ func (c *decoderConfig) takesSlots(k kernelChoice) error {
 		return nil
 	}
 	return fmt.Errorf("text: experts in host memory need the kernels of a token, and %s: open the model without DeviceMemory, or in bfloat16 if only its dtype is another: %w", reason, cgotorch.ErrInvalidArgument)
-}
-
-// besides returns at most how many bytes the model has besides the numbers of `weights`: norms,
-// biases and sinks, scales of codes, and what routers take because they are wide.
-func (c *decoderConfig) besides(dtype cgotorch.DType) float64 {
-	const wide = 8 // bytes
-	rows := float64((c.heads+2*c.keyHeads)*c.head + c.width + 3*c.inner)
-	layer := 4*float64(c.width)*wide + float64((c.heads+c.keyHeads)*c.head)*wide + 3*rows*wide + float64(c.heads)*wide // codes have up to 15 columns more
-	experts := float64(c.experts.count) * (float64(2*c.experts.inner+c.width)*float64(dtype.Size()) + float64(c.width+1)*wide)
-	return float64(len(c.layers))*layer + float64(c.sparseLayers())*experts + float64(c.width+2*c.vocab)*wide
 }
 
 // eachExpert returns the bytes of the matrices of one expert of each layer, or 0 without experts.
@@ -151,38 +184,6 @@ func (c *decoderConfig) table(dtype cgotorch.DType, quantize string, room expert
 		o.Matrices = append(o.Matrices, [2]int64{int64(m[0]), int64(m[1])})
 	}
 	return o
-}
-
-// weights returns about how many numbers the weights have, experts, norms and biases left out. It
-// is no integer, because a hostile config.json may ask for more than one holds.
-func (c *decoderConfig) weights() float64 {
-	routers := float64(c.sparseLayers()) * float64(c.experts.count) * float64(c.width)
-	return c.products("") + float64(c.vocab)*float64(c.width) + routers
-}
-
-// bytesOf returns the bytes of a product's weight in a form of Options.Quantize, or with the form
-// "" how many numbers it has.
-func bytesOf(form string, rows, columns int) float64 {
-	if form == int4 {
-		shape := packed4(form, rows, columns)
-		return float64(shape[0]) * float64(shape[1])
-	}
-	return float64(rows) * float64(columns)
-}
-
-// products returns the bytes of the products that Options.Quantize makes narrow, in one of its
-// forms, or with the form "" how many numbers they have.
-func (c *decoderConfig) products(form string) (n float64) {
-	for _, l := range c.layers {
-		n += bytesOf(form, (c.heads+2*c.keyHeads)*c.head, c.width) + bytesOf(form, c.width, c.heads*c.head)
-		if !l.sparse {
-			n += bytesOf(form, 2*c.inner, c.width) + bytesOf(form, c.width, c.inner)
-		}
-	}
-	if !c.tied {
-		n += bytesOf(form, c.vocab, c.width)
-	}
-	return n
 }
 
 // Memory returns the bytes that the model takes on its device: those of its weights, or of the
@@ -240,7 +241,7 @@ func (m *Model) SetDeviceMemory(bytes int64) error {
 		return fmt.Errorf("text: DeviceMemory is %d, want more than 0 bytes: %w", bytes, cgotorch.ErrInvalidArgument)
 	}
 	c, dtype := m.d.c, m.d.dtype
-	cache := float64(c.pageBytes(dtype)) * float64(m.pages.all)
+	cache := c.cacheBytes(dtype, m.pages.all)
 	room, err := c.roomIn(float64(bytes), c.dense(dtype, m.quantize), cache, c.eachExpert(dtype, m.quantize))
 	if err == nil {
 		err = m.stream.Synchronize()

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -113,21 +114,9 @@ type Model struct {
 // with [cgotorch.ErrOutOfMemory] if the model needs more memory than is free, before it loads
 // anything, and as [tokenizer.Open] does. Errors name the file, and the field or tensor.
 func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
-	if !slices.Contains([]string{"", "int8", "fp8", int4, mxfp4}, o.Quantize) {
-		return nil, fmt.Errorf("text: Quantize is %q, want \"\", int8, fp8, int4 or mxfp4: %w", o.Quantize, cgotorch.ErrInvalidArgument)
-	}
-	folder, err := o.find(folder)
+	folder, c, err := o.read(folder)
 	if err != nil {
 		return nil, err
-	}
-	c, err := readDecoderConfig(folder)
-	if err != nil {
-		return nil, err
-	}
-	if c.published != nil && o.RandomWeights == 0 {
-		if c.quantized, err = c.published.quantization(); err != nil {
-			return nil, fmt.Errorf("text: %s: %w", filepath.Join(folder, "config.json"), err)
-		}
 	}
 	generation, eos, err := readGenerationConfig(folder, c.eos)
 	if err != nil {
@@ -160,6 +149,32 @@ func Open(device cgotorch.Device, folder string, o Options) (*Model, error) {
 	return m, nil
 }
 
+// read finds a folder and reads its config.json, and checks what that tells beside the options.
+func (o *Options) read(folder string) (string, *decoderConfig, error) {
+	if !slices.Contains([]string{"", "int8", "fp8", int4, mxfp4}, o.Quantize) {
+		return "", nil, fmt.Errorf("text: Quantize is %q, want \"\", int8, fp8, int4 or mxfp4: %w", o.Quantize, cgotorch.ErrInvalidArgument)
+	}
+	folder, err := o.find(folder)
+	if err != nil {
+		return "", nil, err
+	}
+	c, err := readDecoderConfig(folder)
+	if err != nil {
+		return "", nil, err
+	}
+	if c.published != nil && o.RandomWeights == 0 {
+		if c.quantized, err = c.published.quantization(); err != nil {
+			return "", nil, fmt.Errorf("text: %s: %w", filepath.Join(folder, "config.json"), err)
+		}
+	}
+	if hasCodes4(o.Quantize) {
+		err = c.takesCodes4(o.Quantize)
+	}
+	return folder, c, err
+}
+
+const mostCacheTokens = 1 << 40
+
 // bound fills Context and CacheTokens, and checks them.
 func (o *Options) bound(c *decoderConfig) error {
 	if o.Context == 0 {
@@ -171,8 +186,8 @@ func (o *Options) bound(c *decoderConfig) error {
 	switch {
 	case o.Context < 1 || o.Context > c.context:
 		return fmt.Errorf("text: Context is %d, and the model takes 1 to %d tokens: %w", o.Context, c.context, cgotorch.ErrInvalidArgument)
-	case o.CacheTokens < 1 || o.CacheTokens > 1<<40:
-		return fmt.Errorf("text: CacheTokens is %d, want 1 to %d: %w", o.CacheTokens, 1<<40, cgotorch.ErrInvalidArgument)
+	case o.CacheTokens < 1 || o.CacheTokens > mostCacheTokens:
+		return fmt.Errorf("text: CacheTokens is %d, want 1 to %d: %w", o.CacheTokens, mostCacheTokens, cgotorch.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -200,19 +215,10 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 			return err
 		}
 	}
-	dtype := o.DType
-	if dtype == 0 {
-		dtype = c.dtype
+	dtype, err := o.dtype(c, files)
+	if err == nil {
+		err = m.tensors(c, o, dtype)
 	}
-	if dtype == 0 {
-		dtype = files.dtype()
-	}
-	switch dtype {
-	case cgotorch.Float32, cgotorch.BFloat16, cgotorch.Float16, cgotorch.Float64:
-	default:
-		return fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
-	}
-	err := m.tensors(c, o, dtype)
 	if err == nil {
 		err = m.fill(o, files)
 	}
@@ -222,14 +228,24 @@ func (m *Model) make(c *decoderConfig, o Options) error {
 	return err
 }
 
+// dtype returns that of the weights on the device.
+func (o *Options) dtype(c *decoderConfig, files weightSet) (cgotorch.DType, error) {
+	dtype := cmp.Or(o.DType, c.dtype)
+	if dtype == 0 {
+		dtype = files.dtype()
+	}
+	switch dtype {
+	case cgotorch.Float32, cgotorch.BFloat16, cgotorch.Float16, cgotorch.Float64:
+		return dtype, nil
+	}
+	return 0, fmt.Errorf("text: DType is %v, want float32, bfloat16, float16 or float64: %w", dtype, cgotorch.ErrInvalidArgument)
+}
+
 // tensors makes the tensors, whose values are undefined.
 func (m *Model) tensors(c *decoderConfig, o Options, dtype cgotorch.DType) error {
 	codes4, narrow := "", o.Quantize != "" && o.Quantize != mxfp4
 	if hasCodes4(o.Quantize) {
 		codes4 = o.Quantize
-		if err := c.takesCodes4(codes4); err != nil {
-			return err
-		}
 	}
 	kernels, err := c.kernels(m.stream.Device(), dtype, narrow)
 	if err != nil {

@@ -12,26 +12,34 @@ const pageTokens = 16
 
 // pages is the memory of the cache. A page has the keys of pageTokens tokens in one layer, or their
 // values. Both have the same number, in two halves of the memory. Page 0 belongs to nobody: tables
-// name it where a sequence has no page.
+// name it where a sequence has no page. Several holders may read a page. It is free again when the
+// last of them has given it back.
 type pages struct {
-	memory *cgotorch.Tensor // [2, pages, keyHeads, pageTokens, head]
+	memory *cgotorch.Tensor // [2, pages, keyHeads, pageTokens, head], or nil where only numbers matter
 
 	mu   sync.Mutex
 	free []int64
+	refs []int32 // how many hold each page
 	all  int
 }
 
 // newPages makes a pool of n pages besides page 0, all of them free.
 func newPages(x *cgotorch.Exec, d *decoder, n int) *pages {
-	p := &pages{all: n}
+	p := freePages(n)
 	p.memory = x.Keep(x.Zeros(d.dtype, 2, int64(n)+1, int64(d.c.keyHeads), pageTokens, int64(d.c.head)))
+	return p
+}
+
+// freePages is newPages without the memory.
+func freePages(n int) *pages {
+	p := &pages{all: n, refs: make([]int32, n+1)}
 	for i := n; i > 0; i-- {
 		p.free = append(p.free, int64(i))
 	}
 	return p
 }
 
-// take returns n pages, or [cgotorch.ErrOutOfMemory].
+// take returns n pages, which the caller alone holds, or [cgotorch.ErrOutOfMemory].
 func (p *pages) take(n int) ([]int64, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,23 +49,76 @@ func (p *pages) take(n int) ([]int64, error) {
 	}
 	taken := append([]int64(nil), p.free[len(p.free)-n:]...)
 	p.free = p.free[:len(p.free)-n]
+	for _, page := range taken {
+		p.refs[page] = 1
+	}
 	return taken, nil
 }
 
-// give takes pages back. Page 0 is passed over.
-func (p *pages) give(pages []int64) {
+// share adds a holder to each page. Page 0 is passed over.
+func (p *pages) share(pages []int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, page := range pages {
 		if page != 0 {
-			p.free = append(p.free, page)
+			p.held(page)
+			p.refs[page]++
 		}
 	}
+}
+
+// give drops a holder of each page, and returns how many pages became free by that. Page 0 is
+// passed over.
+func (p *pages) give(pages []int64) (freed int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, page := range pages {
+		if page == 0 {
+			continue
+		}
+		p.held(page)
+		if p.refs[page]--; p.refs[page] == 0 {
+			p.free = append(p.free, page)
+			freed++
+		}
+	}
+	return freed
+}
+
+// held panics if nobody holds a page: two conversations would write it later. The caller has p.mu.
+func (p *pages) held(page int64) {
+	if p.refs[page] < 1 {
+		panic(fmt.Sprintf("text: page %d of the cache is given back or shared, and nobody holds it", page))
+	}
+}
+
+// sole returns how many of these pages have a single holder.
+func (p *pages) sole(pages []int64) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, page := range pages {
+		if page != 0 && p.refs[page] == 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// left returns how many pages are free.
+func (p *pages) left() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.free)
 }
 
 // pageBytes returns the bytes of a page.
 func (c *decoderConfig) pageBytes(dtype cgotorch.DType) int64 {
 	return 2 * pageTokens * int64(c.keyHeads*c.head) * int64(dtype.Size())
+}
+
+// cacheBytes returns the bytes of n pages and page 0.
+func (c *decoderConfig) cacheBytes(dtype cgotorch.DType, n int) float64 {
+	return float64(c.pageBytes(dtype)) * (float64(n) + 1)
 }
 
 func (p *pages) bytes() int64 {
