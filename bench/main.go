@@ -61,6 +61,7 @@ var benchmarks = []benchmark{
 	{name: "text/llama-8b", slow: true, run: benchText("8b")},
 	{name: "text/load", slow: true, run: benchTextLoad},
 	{name: "text/experts", slow: true, run: benchExperts},
+	{name: "text/callers-8b", slow: true, run: benchCallers},
 	{name: "serve", slow: true, run: benchServe},
 	{name: "serve/http", slow: true, run: benchServeHTTP},
 	{name: "distributed/resnet50/32", slow: true, run: benchDistributed(32)},

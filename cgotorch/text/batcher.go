@@ -65,6 +65,7 @@ type Batcher struct {
 	prefixes *prefixes
 	version  int // of the weights that made the prefixes
 	admitted int
+	odd      bool // the shortest prompt comes first in this turn
 	slabs    slabs
 }
 
@@ -112,7 +113,6 @@ func (m *Model) NewBatcher(o BatcherOptions) (*Batcher, error) {
 		return nil, fmt.Errorf("text: NewBatcher: %w", err)
 	}
 	b.prefixes = newPrefixes(m.pages)
-	b.stats.began = time.Now()
 	go b.loop()
 	return b, nil
 }
@@ -207,7 +207,7 @@ func (b *Batcher) submit(ctx context.Context, prompt []int64, o GenerateOptions)
 	if len(prompt) >= b.context {
 		return nil, refused("the prompt has %d tokens, and CacheTokens allow %d, with the answer", len(prompt), b.context)
 	}
-	a.most = min(a.most, b.context-len(prompt))
+	a.most, a.kept = min(a.most, b.context-len(prompt)), 0
 	r := &request{ctx: ctx, a: a, seat: -1, news: make(chan struct{}, 1), arrived: time.Now()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,6 +268,7 @@ type request struct {
 	keep     int    // tokens whose keys and values are enqueued, while its prompt is computed
 	running  bool   // its prompt is enqueued
 	flights  int    // tokens that are enqueued and that the host has not read
+	mistake  bool   // its own function has failed
 	stays    bool   // it gives its pages up when the host has read its tokens
 	saved    *saved // its pages in host memory
 	open     bool   // its seat's mask allows all tokens

@@ -38,6 +38,11 @@ type GenerateOptions struct {
 	Stop      []string // the answer ends before the first of these texts
 	IgnoreEnd bool     // go on behind the model's token for the end
 	Ranked    int      // how many of the likeliest tokens each Token tells, up to 20
+
+	// Caller and Priority say which request of a [Batcher] gets a seat first: that with the highest
+	// Priority, and among equal ones that whose Caller has the fewest seats.
+	Caller   string
+	Priority int
 }
 
 // Token is a token of an answer.

@@ -3,6 +3,7 @@ package text
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -16,6 +17,8 @@ const pageTokens = 16
 // last of them has given it back.
 type pages struct {
 	memory *cgotorch.Tensor // [2, pages, keyHeads, pageTokens, head], or nil where only numbers matter
+	// suspect is set when logits were not numbers: free pages may then have keys that are none.
+	suspect atomic.Bool
 
 	mu   sync.Mutex
 	free []int64

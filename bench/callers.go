@@ -1,0 +1,424 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+)
+
+// callersRun is a run of the rows of text/callers-8b: many callers of one model.
+type callersRun struct {
+	c      *config
+	folder string
+	emit   func(row)
+	note   string
+	long   int // tokens of a long prompt
+	m      *text.Model
+}
+
+// benchCallers measures answers for many goroutines, by a [text.Batcher] with a model of the shapes
+// of Llama-3.1-8B. PyTorch's own loop over batches and transformers' continuous batching have
+// programs of their own.
+func benchCallers(c *config, emit func(row)) error {
+	r := &callersRun{c: c, emit: emit, long: c.or(600, 32768)}
+	llama := maps.Clone(llamas["8b"])
+	tokens := 300_000
+	if c.brief {
+		llama, tokens = maps.Clone(llamas["tiny"]), 20_000
+	}
+	llama["max_position_embeddings"] = 40960
+	var err error
+	if r.folder, err = configFolder(llama); err != nil {
+		return err
+	}
+	defer os.RemoveAll(r.folder)
+	if r.m, err = text.Open(c.device, r.folder, text.Options{RandomWeights: 1, Context: r.long + 1024, CacheTokens: tokens}); err != nil {
+		return err
+	}
+	defer r.m.Close()
+	r.note = fmt.Sprintf("bfloat16, random weights; %s", c.settings())
+	for _, part := range []func() error{r.prompt, r.steady, r.closed, r.beginning, r.beside} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// served runs one answer and returns the times of its tokens.
+func served(ctx context.Context, b *text.Batcher, prompt []int64, most int) (when []time.Time, err error) {
+	for _, err := range b.Generate(ctx, prompt, text.GenerateOptions{Greedy: true, MaxTokens: most, IgnoreEnd: true}) {
+		if err != nil {
+			return when, err
+		}
+		when = append(when, time.Now())
+	}
+	return when, nil
+}
+
+func randomPrompt(r *rand.Rand, n int) []int64 {
+	prompt := make([]int64, n)
+	for i := range prompt {
+		prompt[i] = 1 + r.Int64N(100_000)
+	}
+	return prompt
+}
+
+func (r *callersRun) batcher(n, queue int) (*text.Batcher, error) {
+	return r.m.NewBatcher(text.BatcherOptions{MaxBatch: n, Queue: queue})
+}
+
+// prompt makes the row of one prompt of 4,096 tokens, alone.
+func (r *callersRun) prompt() error {
+	n := r.c.or(256, 4096)
+	b, err := r.batcher(1, 1)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	random := rand.New(rand.NewPCG(1, 1))
+	var took sample
+	for range r.c.or(2, 9) + 2 {
+		began := time.Now()
+		when, err := served(context.Background(), b, randomPrompt(random, n), 1)
+		if err != nil {
+			return err
+		}
+		took = append(took, when[0].Sub(began).Seconds()*1e3)
+	}
+	took = took[2:]
+	r.emit(alone(fmt.Sprintf("text/callers-8b/prompt-%d", n), took.median(), "ms", fmt.Sprintf("its first token, alone; %v; %s", took, r.note)))
+	return nil
+}
+
+// steady makes the rows of steps with contexts from 128 to 2,048 tokens, while none comes or goes.
+func (r *callersRun) steady() error {
+	for _, n := range []int{1, 8, 32, 64, 128} {
+		if r.c.brief && n > 8 {
+			break
+		}
+		if err := r.steadyOf(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *callersRun) steadyOf(n int) error {
+	b, err := r.batcher(n, 0)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	random := rand.New(rand.NewPCG(2, uint64(n)))
+	steps := r.c.or(8, 200)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var lengths []int
+	for i := range n {
+		lengths = append(lengths, r.c.or(64, 128)+i*r.c.or(64, 1920)/max(n-1, 1))
+	}
+	random.Shuffle(n, func(i, k int) { lengths[i], lengths[k] = lengths[k], lengths[i] })
+	var began, made atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i, length := range lengths {
+		prompt := randomPrompt(random, length)
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			first := true
+			for _, err := range b.Generate(ctx, prompt, text.GenerateOptions{Greedy: true, IgnoreEnd: true}) {
+				if err != nil {
+					if !errors.Is(err, context.Canceled) {
+						errs[i] = err
+						began.Add(int64(n))
+					}
+					return
+				}
+				if first {
+					began.Add(1)
+				}
+				first = false
+				made.Add(1)
+			}
+		}()
+	}
+	for began.Load() < int64(n) {
+		time.Sleep(time.Millisecond)
+	}
+	wait := func(tokens int64) time.Time {
+		for made.Load() < tokens && errors.Join(errs...) == nil {
+			time.Sleep(200 * time.Microsecond)
+		}
+		return time.Now()
+	}
+	from := wait(made.Load() + int64(20*n)) // graphs are made for these sizes
+	tokens := made.Load()
+	to := wait(tokens + int64(steps*n))
+	after := made.Load()
+	cancel()
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	ms := to.Sub(from).Seconds() * 1e3 * float64(n) / float64(after-tokens)
+	weights, cache := r.m.Memory()
+	live := 0.
+	for _, length := range lengths {
+		live += float64(length)
+	}
+	live += float64(tokens+after) / 2
+	live *= float64(cache) / float64(r.c.or(20_000, 300_000))
+	embedding := float64(128256 * 4096 * 2) // is not read as a whole
+	if r.c.brief {
+		embedding = 0
+	}
+	bytes := float64(weights) - embedding + live
+	r.emit(alone(fmt.Sprintf("text/callers-8b/steady-%d", n), ms, "ms",
+		fmt.Sprintf("a step of %d answers, contexts of %.0f tokens in the mean; %.2f GB of weights and live cache: %.3f TB/s; %s",
+			n, live/float64(n)/(float64(cache)/float64(r.c.or(20_000, 300_000))), bytes/1e9, bytes/ms/1e9, r.note)))
+	return nil
+}
+
+// textRequest is a prompt and the length of its answer.
+type textRequest struct {
+	prompt []int64
+	most   int
+}
+
+// requests returns prompts of 200 to 2,000 tokens with answers of 50 to 500.
+func (r *callersRun) requests(n int, seed uint64) (all []textRequest) {
+	random := rand.New(rand.NewPCG(3, seed))
+	for range n {
+		length, most := 200+random.IntN(1801), 50+random.IntN(451)
+		if r.c.brief {
+			length, most = length/20, most/20
+		}
+		all = append(all, textRequest{randomPrompt(random, length), most})
+	}
+	return all
+}
+
+// serveAll lets `callers` goroutines ask all requests, and returns the seconds that this took, and
+// the tokens of answers.
+func (r *callersRun) serveAll(b *text.Batcher, all []textRequest, callers int) (seconds float64, tokens int, err error) {
+	var next, made atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, callers)
+	began := time.Now()
+	for i := range callers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for {
+				k := int(next.Add(1)) - 1
+				if k >= len(all) {
+					return
+				}
+				when, err := served(context.Background(), b, all[k].prompt, all[k].most)
+				made.Add(int64(len(when)))
+				if err != nil {
+					errs[i] = err
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	return time.Since(began).Seconds(), int(made.Load()), errors.Join(errs...)
+}
+
+// closed makes the rows of callers that ask again when they have an answer, and of requests that
+// come by chance.
+func (r *callersRun) closed() error {
+	rate := 0. // requests a second of 64 callers
+	for _, n := range []int{1, 16, 64, 256} {
+		count := max(2*n, 8)
+		if r.c.brief && n > 16 {
+			break
+		}
+		b, err := r.batcher(min(n, 128), 0)
+		if err != nil {
+			return err
+		}
+		_, _, err = r.serveAll(b, r.requests(max(n/2, 4), 99), n) // makes graphs
+		began := b.Stats()
+		all := r.requests(count, uint64(n))
+		var seconds, together float64
+		var tokens int
+		if err == nil {
+			seconds, tokens, err = r.serveAll(b, all, n)
+		}
+		s := b.Stats()
+		if err == nil && n > 1 {
+			together, _, err = r.serveAll(b, r.again(all), count)
+		}
+		if err := errors.Join(err, b.Close()); err != nil {
+			return err
+		}
+		note := fmt.Sprintf("%d requests, prompts of 200 to 2,000 tokens, answers of 50 to 500; %.3f requests/s; %d tokens of prompts; first token p50 %v p99 %v, next p50 %v p99 %v; %d preempted; %s",
+			count, float64(count)/seconds, s.Prompts-began.Prompts, s.FirstTokenP50, s.FirstTokenP99, s.NextTokenP50, s.NextTokenP99, s.Preempted-began.Preempted, r.note)
+		name := fmt.Sprintf("text/callers-8b/closed-%d", n)
+		if n == 1 {
+			r.emit(alone(name, float64(tokens)/seconds, "tokens/s", note))
+			continue
+		}
+		r.emit(against(name, float64(tokens)/seconds, "tokens/s", "the same requests together", float64(tokens)/together, higher, note))
+		if n == 64 || r.c.brief {
+			rate = float64(count) / seconds
+		}
+	}
+	for _, share := range []float64{0.5, 0.8, 1.2} {
+		if err := r.arriving(share, rate); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// again returns the requests with other first tokens, of which no prefix is kept.
+func (r *callersRun) again(all []textRequest) []textRequest {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].prompt = slices.Clone(all[i].prompt)
+		all[i].prompt[0] = 101_000 + int64(i)
+	}
+	return all
+}
+
+// arriving makes the row of requests whose arrivals are a Poisson process of a share of a rate.
+func (r *callersRun) arriving(share, rate float64) error {
+	b, err := r.batcher(64, 16)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	random := rand.New(rand.NewPCG(4, 4))
+	seconds := float64(r.c.or(1, 12))
+	all := r.requests(int(rate*share*seconds)+1, 5)
+	var wg sync.WaitGroup
+	var refused, slowest atomic.Int64
+	errs := make([]error, len(all))
+	for i, q := range all {
+		time.Sleep(time.Duration(random.ExpFloat64() / (rate * share) * 1e9))
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			began := time.Now()
+			_, err := served(context.Background(), b, q.prompt, q.most)
+			if errors.Is(err, serve.ErrQueueFull) {
+				refused.Add(1)
+				slowest.Store(max(slowest.Load(), time.Since(began).Microseconds()))
+				err = nil
+			}
+			errs[i] = err
+		}()
+	}
+	wg.Wait()
+	s := b.Stats()
+	r.emit(alone(fmt.Sprintf("text/callers-8b/arriving-%.0f", 100*share), s.NextTokenP99.Seconds()/s.NextTokenP50.Seconds(), "p99/p50",
+		fmt.Sprintf("between tokens, of %d requests at %.0f %% of %.2f a second; first token p50 %v p99 %v; next p50 %v p99 %v; %d refused by a queue of 16, the slowest after %d us; %s",
+			len(all), 100*share, rate, s.FirstTokenP50, s.FirstTokenP99, s.NextTokenP50, s.NextTokenP99, refused.Load(), slowest.Load(), r.note)))
+	return errors.Join(errs...)
+}
+
+// beginning makes the row of 64 conversations with an equal system prompt of 4,000 tokens.
+func (r *callersRun) beginning() error {
+	n, length := r.c.or(8, 64), r.c.or(400, 4000)
+	b, err := r.batcher(n, 0)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	random := rand.New(rand.NewPCG(6, 6))
+	system := randomPrompt(random, length)
+	var all []textRequest
+	for range n {
+		all = append(all, textRequest{slices.Concat(system, randomPrompt(random, 50)), r.c.or(4, 100)})
+	}
+	seconds, tokens, err := r.serveAll(b, all, n)
+	s := b.Stats()
+	r.emit(alone("text/callers-8b/beginning", float64(s.Prompts), "tokens of prompts computed",
+		fmt.Sprintf("%d requests with %d equal tokens and 50 others; %d tokens shared; %d of %d pages in prefixes then; %d tokens of answers in %.2f s; %s",
+			n, length, s.Shared, s.PrefixPages, s.Pages, tokens, seconds, r.note)))
+	return err
+}
+
+// beside makes the row of a long prompt beside 32 answers.
+func (r *callersRun) beside() error {
+	n := r.c.or(4, 32)
+	b, err := r.batcher(n+1, 0)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	random := rand.New(rand.NewPCG(7, 7))
+	ctx, cancel := context.WithCancel(context.Background())
+	var mu sync.Mutex
+	var all []time.Time // of one answer
+	var began atomic.Int64
+	var wg sync.WaitGroup
+	for i := range n {
+		prompt := randomPrompt(random, 500)
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			first := true
+			for range b.Generate(ctx, prompt, text.GenerateOptions{Greedy: true, IgnoreEnd: true}) {
+				if first {
+					began.Add(1)
+				}
+				first = false
+				if i == 0 {
+					mu.Lock()
+					all = append(all, time.Now())
+					mu.Unlock()
+				}
+			}
+		}()
+	}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(all)
+	}
+	for began.Load() < int64(n) {
+		time.Sleep(time.Millisecond)
+	}
+	steps := r.c.or(10, 150)
+	for from := count() + 20; count() < from+steps; {
+		time.Sleep(time.Millisecond)
+	}
+	at := count()
+	prompt := randomPrompt(random, r.long)
+	start := time.Now()
+	_, err = served(context.Background(), b, prompt, 1)
+	took := time.Since(start)
+	end := count()
+	cancel()
+	wg.Wait()
+	gaps := func(from, to int) (s sample) {
+		for i := from + 1; i < to; i++ {
+			s = append(s, all[i].Sub(all[i-1]).Seconds()*1e3)
+		}
+		return s
+	}
+	without, with := gaps(at-steps, at), gaps(at, end)
+	if len(with) == 0 || err != nil {
+		return errors.Join(err, fmt.Errorf("%d tokens beside the long prompt", len(with)))
+	}
+	r.emit(against("text/callers-8b/beside-a-long-prompt", with.quantile(0.99), "ms", "without it", without.quantile(0.99), lower,
+		fmt.Sprintf("p99 between tokens of %d answers, beside a prompt of %d tokens, which took %.2f s; p50 %.2f and %.2f; %s", n, r.long, took.Seconds(), with.median(), without.median(), r.note)))
+	return nil
+}

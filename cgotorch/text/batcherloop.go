@@ -1,0 +1,399 @@
+package text
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/panics"
+)
+
+// Note [Turns of a Batcher]
+//
+// One goroutine makes turns while there is something to do. A turn
+//
+//   - ends requests whose callers have left,
+//   - gives waiting requests the empty seats,
+//   - enqueues a step of all seats whose prompts are computed,
+//   - enqueues a piece of each prompt that is not,
+//   - reads the tokens of the turn before.
+//
+// So the device computes a turn while the host reads the one before. A step begins with tokens that
+// the device has, and that the host may not know. If a token was the last of its answer, the step
+// was in vain for its row: its key lies behind the answer's end. The row's pages may have a new
+// owner by then, whose work is behind the step on the stream. A request with a mask needs all
+// tokens before its next step, so that turns with one read first.
+//
+// If the pool lacks a page, prefixes that only the tree holds go first. Then the youngest request
+// stays: it takes part in no further step, and when the host has read its tokens, its pages are
+// copied to host memory and given back. Older requests sit out until there is a page. The oldest
+// one thus always gets its pages.
+
+// flight is work whose tokens the host has not read.
+type flight struct {
+	rows []*request // by row of the result; nil for those without a token
+	read *cgotorch.HostRead
+}
+
+func (b *Batcher) loop() {
+	defer close(b.ended)
+	for {
+		b.mu.Lock()
+		closing := b.closing || b.m.closed.Load()
+		b.mu.Unlock()
+		if closing {
+			b.stop()
+			return
+		}
+		if !b.turn() {
+			b.rest()
+		}
+	}
+}
+
+// rest waits for news. Pages that conversations outside have may come back without any.
+func (b *Batcher) rest() {
+	wait := time.Hour
+	if b.busy() {
+		wait = 5 * time.Millisecond
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-b.news:
+	case <-timer.C:
+	}
+}
+
+// busy reports whether requests wait or have a seat.
+func (b *Batcher) busy() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) > 0 || slices.ContainsFunc(b.rows, func(r *request) bool { return r != nil })
+}
+
+// stop ends all requests.
+func (b *Batcher) stop() {
+	err := fmt.Errorf("the Batcher or its model is closed: %w", cgotorch.ErrClosed)
+	b.mu.Lock()
+	b.closing = true
+	waiting := b.waiting
+	b.waiting = nil
+	b.mu.Unlock()
+	for _, f := range b.flights {
+		f.read.Close()
+	}
+	b.flights = nil
+	for _, r := range slices.Concat(waiting, b.rows) {
+		if r != nil {
+			b.end(r, err)
+		}
+	}
+	b.prefixes.clear()
+	b.note()
+}
+
+// turn makes one turn: see Note [Turns of a Batcher]. It reports whether anything was done.
+func (b *Batcher) turn() bool {
+	b.leave()
+	b.admit()
+	b.note()
+	if b.masked() {
+		b.read(len(b.flights))
+	}
+	before := len(b.flights)
+	b.m.lane.mu.Lock()
+	stepped := b.step()
+	pieces := b.pieces()
+	b.m.lane.mu.Unlock()
+	if !b.early {
+		before = len(b.flights)
+	}
+	b.read(before)
+	return stepped || pieces || before > 0
+}
+
+// note writes what Stats tells of the loop's state.
+func (b *Batcher) note() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stats.PrefixPages, b.stats.Running = b.prefixes.pages(), 0
+	for _, r := range b.rows {
+		if r != nil {
+			b.stats.Running++
+		}
+	}
+}
+
+// leave ends the requests that nobody waits for.
+func (b *Batcher) leave() {
+	gone := func(r *request) bool { return r.left.Load() || r.ctx.Err() != nil }
+	b.mu.Lock()
+	var left []*request
+	b.waiting = slices.DeleteFunc(b.waiting, func(r *request) bool {
+		if !gone(r) {
+			return false
+		}
+		left = append(left, r)
+		return true
+	})
+	b.mu.Unlock()
+	for _, r := range slices.Concat(left, b.rows) {
+		if r != nil && gone(r) {
+			b.end(r, context.Cause(r.ctx))
+		}
+	}
+}
+
+// end takes a request out of its seat, and tells the caller why if err is not nil. Whole blocks of
+// its tokens become prefixes.
+func (b *Batcher) end(r *request, err error) {
+	c := r.a.c
+	if err == nil && r.running && !b.o.Reproducible {
+		all := r.tokens()
+		b.prefixes.add(b.kind(r), all[:len(all)-1], c.tables)
+	}
+	b.free(r)
+	r.saved.close(b)
+	r.saved = nil
+	if err != nil {
+		r.tell(Token{}, err)
+	}
+}
+
+// free takes a request out of its seat, and gives its pages back.
+func (b *Batcher) free(r *request) {
+	for i := range r.a.c.tables {
+		r.a.c.tables[i].cut(b.m.pages, 0)
+	}
+	if r.rest != nil {
+		r.rest.close()
+		r.rest = nil
+	}
+	if r.seat >= 0 {
+		b.b.place(r.seat, -1)
+		b.rows[r.seat] = nil
+		r.seat = -1
+	}
+	r.running, r.keep = false, 0
+}
+
+// fail ends all requests that have a seat, because work on the device has failed.
+func (b *Batcher) fail(err error) {
+	for _, f := range b.flights {
+		f.read.Close()
+	}
+	b.flights = nil
+	for _, r := range b.rows {
+		if r != nil {
+			b.end(r, err)
+		}
+	}
+	b.prefixes.clear()
+}
+
+// kind is what the prefixes of a request are kept by. Keys of a long sequence are turned otherwise.
+func (b *Batcher) kind(r *request) int {
+	if r.a.c.long {
+		return 1
+	}
+	return 0
+}
+
+// admit gives waiting requests the empty seats: those that have begun first, then the highest
+// priority, then the caller with the fewest answers in seats, then the oldest.
+func (b *Batcher) admit() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := b.m.d.version(); b.version != now {
+		b.prefixes.clear()
+		b.version = now
+	}
+	for len(b.waiting) > 0 {
+		seat := slices.Index(b.rows, nil)
+		if seat < 0 {
+			return
+		}
+		r := slices.MinFunc(b.waiting, b.compare)
+		if !b.fits(r) {
+			return
+		}
+		b.waiting = slices.DeleteFunc(b.waiting, func(other *request) bool { return other == r })
+		b.rows[seat] = r
+		r.seat, r.a.c.lane = seat, b.b.lanes[seat]
+		if r.admitted == 0 {
+			b.admitted++
+			r.admitted = b.admitted
+		}
+	}
+}
+
+// compare orders waiting requests.
+func (b *Batcher) compare(r, s *request) int {
+	served := func(r *request) (n int) {
+		for _, other := range b.rows {
+			if other != nil && other.a.o.Caller == r.a.o.Caller {
+				n++
+			}
+		}
+		return n
+	}
+	begun := func(r *request) int {
+		if r.admitted == 0 {
+			return math.MaxInt
+		}
+		return r.admitted
+	}
+	for _, order := range []int{begun(r) - begun(s), s.a.o.Priority - r.a.o.Priority, served(r) - served(s)} {
+		if order != 0 {
+			return order
+		}
+	}
+	return r.arrived.Compare(s.arrived)
+}
+
+// fits reports whether the pool has the pages with which a request begins, and one more for each
+// seat. It lets prefixes go that nobody else holds. The first request of all seats always fits.
+func (b *Batcher) fits(r *request) bool {
+	tokens := r.tokens()
+	r.a.c.long = b.m.d.c.long(len(tokens))
+	chain := b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
+	need, alone := 0, true
+	for _, s := range b.b.spans {
+		blocks := min(blocksOf(len(tokens)+1)-len(chain), s.width)
+		for _, other := range b.rows {
+			if other != nil {
+				alone = false
+				blocks++
+			}
+		}
+		need += blocks * len(s.layers)
+	}
+	b.prefixes.evict(need)
+	return alone || b.m.pages.left() >= need
+}
+
+// grow makes room for tokens of a request, from position `from` up to `to`, and gives the device
+// the tables that it lacks. It reports whether there is room: see Note [Turns of a Batcher].
+func (b *Batcher) grow(r *request, from, to int) (bool, error) {
+	c := r.a.c
+	for i := range c.tables {
+		t, s := &c.tables[i], c.lane.spans[i]
+		fresh, moved, err := t.grow(b.m.pages, from, to)
+		for errors.Is(err, cgotorch.ErrOutOfMemory) && b.makeRoom(r, (blocksOf(to)-t.first-len(t.pages[0]))*len(t.layers)) {
+			fresh, moved, err = t.grow(b.m.pages, from, to)
+		}
+		if errors.Is(err, cgotorch.ErrOutOfMemory) {
+			return false, nil
+		}
+		if err == nil && (fresh > 0 || moved || c.lane.loaded != c) {
+			err = s.upload(b.m.stream, t, b.m.pages.all+1)
+		}
+		if err == nil && fresh > 0 && b.m.pages.suspect.Load() {
+			err = b.m.stream.Do(func(x *cgotorch.Exec) error {
+				n := len(t.pages[0])
+				c.lane.clear(plain(x), s, n-fresh, n, 0)
+				return nil
+			})
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	c.lane.loaded = c
+	return true, nil
+}
+
+// makeRoom lets prefixes go for n pages, and reports whether there are as many then. Else it asks
+// the youngest request to give its pages up, unless that is r.
+func (b *Batcher) makeRoom(r *request, n int) bool {
+	b.prefixes.evict(n)
+	if b.m.pages.left() >= n {
+		return true
+	}
+	youngest := r
+	for _, other := range b.rows {
+		if other != nil && other.admitted > youngest.admitted {
+			youngest = other
+		}
+	}
+	if youngest == r {
+		return false
+	}
+	if youngest.running {
+		youngest.stays = true
+		return false
+	}
+	b.preempt(youngest)
+	return b.m.pages.left() >= n
+}
+
+// masked reports whether a request with a mask is to take part in the next step.
+func (b *Batcher) masked() bool {
+	return slices.ContainsFunc(b.rows, func(r *request) bool { return r != nil && r.running && r.a.f.mask })
+}
+
+// read reads the tokens of the oldest n flights. It waits for the device.
+func (b *Batcher) read(n int) {
+	for range n {
+		f := b.flights[0]
+		<-f.read.Done()
+		row, err := cgotorch.Elements[float64](f.read)
+		f.read.Close()
+		if err != nil {
+			b.fail(err)
+			return
+		}
+		b.flights = b.flights[1:]
+		width := len(row) / len(f.rows)
+		for i, r := range f.rows {
+			if r != nil {
+				b.token(r, row[i*width:(i+1)*width])
+			}
+		}
+	}
+	for _, r := range b.rows {
+		if r != nil && r.stays && r.flights == 0 {
+			b.preempt(r)
+		}
+	}
+}
+
+// token gives a request the token that the device has computed for it.
+func (b *Batcher) token(r *request, row []float64) {
+	r.flights--
+	if r.seat < 0 { // it has ended meanwhile
+		return
+	}
+	if math.IsNaN(row[1]) { // keys may have become NaN, also those of prefixes
+		b.m.pages.suspect.Store(true)
+		b.prefixes.clear()
+	}
+	t, err := r.a.token(row, len(r.a.made)+1 >= r.a.most)
+	if err != nil {
+		b.end(r, err)
+		return
+	}
+	b.count(r, t.Reason != "")
+	r.tell(t, nil)
+	if t.Reason != "" {
+		b.end(r, nil)
+	}
+}
+
+// allowed lets the program fill the mask of a request. A panic of the program ends the request.
+func (r *request) allowed() (allowed []bool, err error) {
+	done := make(chan error, 1)
+	go panics.Run("text.Batcher", func() (err error) { // a Mask that ends its goroutine would end the Batcher's
+		allowed, err = r.a.allowed()
+		return err
+	}, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		return nil, fmt.Errorf("GenerateOptions.Mask: %w", err)
+	}
+	return allowed, nil
+}

@@ -1,0 +1,193 @@
+package text
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// mostPieces is the largest number of pieces between two steps, where more prompts wait than
+// answers go on.
+const mostPieces = 16
+
+// pieces enqueues pieces of the prompts that are not computed. It reports whether there is one.
+//
+// Beside answers that go on, all of them together have Piece tokens, or more where more prompts
+// wait than answers go on. Every other turn the shortest rest comes first, so that a long prompt
+// does not keep others waiting. In the turns between, the oldest comes first.
+func (b *Batcher) pieces() (any bool) {
+	prompts, running := b.byAge(false), len(b.byAge(true))
+	budget := b.m.lane.part
+	if running > 0 {
+		budget = b.o.Piece * max(1, min(mostPieces, len(prompts)/running))
+	}
+	b.odd = !b.odd
+	if b.odd {
+		slices.SortStableFunc(prompts, func(r, s *request) int { return cmp.Compare(r.unmade(), s.unmade()) })
+	}
+	for _, r := range prompts {
+		for budget > 0 && r.seat >= 0 && !r.running {
+			done, err := b.piece(r, budget)
+			if err != nil {
+				if b.failed(r, err) {
+					return true
+				}
+				break
+			}
+			if done == 0 {
+				break
+			}
+			budget -= done
+			any = true
+		}
+	}
+	return any
+}
+
+// unmade returns how many tokens of a prompt are not computed.
+func (r *request) unmade() int { return len(r.a.prompt) + len(r.a.made) - r.keep }
+
+// failed ends a request with an error of its own, or all requests if the device has failed.
+func (b *Batcher) failed(r *request, err error) (all bool) {
+	if r.mistake {
+		b.end(r, err)
+		return false
+	}
+	b.fail(err)
+	return true
+}
+
+// piece enqueues the next tokens of a prompt, at most `most`, and samples a token behind the last
+// of them. It returns how many they are. 0 means that the prompt has to wait.
+func (b *Batcher) piece(r *request, most int) (int, error) {
+	if r.saved != nil {
+		return b.resume(r)
+	}
+	tokens := r.tokens()
+	if r.rest == nil && !b.begin(r, tokens) {
+		return 0, nil
+	}
+	size := min(most, b.m.lane.part)
+	if b.o.Reproducible {
+		size = b.o.Piece
+	}
+	from, to := r.keep, min(len(tokens), r.keep+size)
+	if to < len(tokens) { // pieces begin at pages
+		to -= to % pageTokens
+	}
+	if to <= from {
+		return 0, nil
+	}
+	if room, err := b.grow(r, from, to); err != nil || !room {
+		return 0, err
+	}
+	last := to == len(tokens)
+	var allowed []bool
+	if last && r.a.f.mask {
+		var err error
+		if allowed, err = r.allowed(); err != nil {
+			r.mistake = true
+			return 0, err
+		}
+	}
+	read, err := b.runPiece(r, to, last, allowed)
+	if err != nil {
+		return 0, err
+	}
+	r.keep = to
+	if last {
+		b.began(r, tokens, read)
+	}
+	return to - from, nil
+}
+
+// runPiece runs tokens r.keep up to `to` through the layers.
+func (b *Batcher) runPiece(r *request, to int, last bool, allowed []bool) (read *cgotorch.HostRead, err error) {
+	a, l := r.a, r.a.c.lane
+	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		if r.rest.device == nil {
+			r.rest.device = x.Keep(cgotorch.FromSlice(x, r.rest.tokens))
+		}
+		l.turn(x, r.rest.from+len(r.rest.tokens))
+		if last {
+			b.load(x, r, allowed)
+		}
+		logits := l.prompt(x, x.Narrow(r.rest.device, 0, r.keep-r.rest.from, to-r.keep), r.keep, a.c.live(to), last)
+		if last {
+			l.sample(x, a.f, logits, l.results.next(x))
+			read = l.results.read(x)
+		}
+		return nil
+	})
+	return read, err
+}
+
+// load writes what a request's sampling needs into its seat.
+func (b *Batcher) load(x *cgotorch.Exec, r *request, allowed []bool) {
+	l := r.a.c.lane
+	r.a.load(x, l, allowed)
+	if !r.a.f.bias { // another request has left one
+		x.FillInPlace(l.sampler.bias, 0)
+	}
+	r.open = false
+}
+
+// began lets a request take part in steps: its prompt is enqueued, and the token behind it.
+func (b *Batcher) began(r *request, tokens []int64, read *cgotorch.HostRead) {
+	r.rest.close()
+	r.rest, r.running = nil, true
+	r.flights++
+	b.flights = append(b.flights, flight{rows: []*request{r}, read: read})
+	b.b.positions[r.seat] = int64(len(tokens)) // the sampling has moved it there
+	if b.o.Reproducible {
+		tokens = tokens[:min(len(r.a.prompt), len(tokens)/b.o.Piece*b.o.Piece)/b.o.Piece*b.o.Piece]
+	}
+	b.prefixes.add(b.kind(r), tokens, r.a.c.tables)
+}
+
+// begin shares the pages of an equal beginning with a request. It reports false if another prompt
+// with a longer one is being computed: it is computed once.
+func (b *Batcher) begin(r *request, tokens []int64) bool {
+	c := r.a.c
+	c.long = b.m.d.c.long(len(tokens))
+	chain := b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
+	if b.o.Reproducible {
+		chain = chain[:len(chain)*pageTokens/b.o.Piece*b.o.Piece/pageTokens]
+	}
+	const worth = 4 * pageTokens
+	for _, other := range b.rows {
+		if other == nil || other == r || other.running || other.rest == nil || other.a.c.long != c.long {
+			continue
+		}
+		if equal(tokens[:len(tokens)-1], other.a.prompt) >= len(chain)*pageTokens+worth {
+			return false
+		}
+	}
+	b.prefixes.lend(chain, c.tables)
+	r.keep = len(chain) * pageTokens
+	r.rest = &promptRest{from: r.keep, tokens: tokens[r.keep:]}
+	c.lane.loaded = nil
+	b.mu.Lock()
+	b.stats.Shared += int64(r.keep)
+	b.stats.Prompts += int64(len(tokens) - r.keep)
+	b.mu.Unlock()
+	return true
+}
+
+// equal returns how many tokens two sequences begin with alike.
+func equal(a, b []int64) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// restart lets a request's tokens be computed again as a prompt, from its seat.
+func (b *Batcher) restart(r *request) {
+	seat := r.seat
+	b.free(r)
+	r.seat, r.a.c.lane = seat, b.b.lanes[seat]
+	b.rows[seat] = r
+}
