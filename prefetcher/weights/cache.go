@@ -15,7 +15,7 @@ type CacheOptions struct {
 
 	// Slots is the number of units that the device has room for, besides the units of Pinned. 0
 	// means 2. With Resident, 0 means one slot for each unit. Two slots are enough if the program
-	// knows the next unit in time. A cache of experts needs some slots for each layer.
+	// knows the next unit in time.
 	Slots int
 
 	// SlotBytes is the size of a slot. 0 means the size of the store's largest unit.

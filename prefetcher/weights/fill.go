@@ -19,8 +19,7 @@ import (
 //
 // Code that needs more of a slot than the name of its unit settles the slot first. To settle a
 // slot means to wait for the enqueuer, and never for the device. A Use does not send its fills to
-// the enqueuer. It enqueues them itself, because it would otherwise only wait. The goroutine that
-// handles an arrived route also enqueues its fills itself.
+// the enqueuer. It enqueues them itself, because it would otherwise only wait.
 
 // fill is one copy of a unit into a slot, from the decision until it is enqueued.
 type fill[M any] struct {

@@ -19,7 +19,7 @@ const (
 	OnDemand
 	// NextLayer is for units that are used in the order of the store, again and again. With n
 	// slots, each Use begins the copies of the next n-1 units in that order. The first unit follows
-	// the last. NextLayer suits layers. It does not suit experts, because any expert may come next.
+	// the last.
 	NextLayer
 	// Resident has a slot for each unit and copies all units when the cache is made.
 	Resident

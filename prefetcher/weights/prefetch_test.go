@@ -30,22 +30,6 @@ func TestCache_Prefetch(t *testing.T) {
 	})
 }
 
-func TestCache_Drop(t *testing.T) {
-	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckStreams(t)
-		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 2})
-		prefetch(t, c, 0, 1, 2)
-		c.drop(unitName(0), unitName(5), "no unit")
-		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
-			apply(t, x, c, 2)
-			apply(t, x, c, 1)
-		})
-		if s := c.Stats(); s.Ahead != 2 || s.Prefetched != 3 || s.Unused != 1 {
-			t.Errorf("%+v; want 2 of 3 prefetched used", s)
-		}
-	})
-}
-
 func TestCache_Prefetch_BackPressure(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 1, InFlight: 2})

@@ -157,7 +157,6 @@ func TestUse_SharedSideStream(t *testing.T) {
 			}()
 		}
 		all.Wait()
-		c.drop(unitName(0), unitName(1))
 	}
 }
 
