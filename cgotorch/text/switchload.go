@@ -20,9 +20,9 @@ import (
 //
 // LoadSwitch fails as [safetensors.Files] does, and for a damaged file. It fails with
 // [cgotorch.ErrInvalidArgument] for an illegal value of the config, and for a DType that is neither
-// Float32 nor BFloat16. It fails with [cgotorch.ErrOutOfMemory] if the host has too little memory
-// for the experts of SwitchOptions.Slots. It fails in the same way if a tensor is missing, unknown to the model, or
-// in two files, and for a wrong shape or dtype. Errors name the file, and the field or tensor.
+// Float32 nor BFloat16. It fails in the same way if a tensor is missing, unknown to the model, or
+// in two files, and for a wrong shape or dtype. Errors name the file, and the field or tensor. It
+// fails with [cgotorch.ErrOutOfMemory] if the host has too little memory for experts.
 func LoadSwitch(x *cgotorch.Exec, o SwitchOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
