@@ -80,7 +80,8 @@ func (c *Cache[M]) enqueueHanded() {
 }
 
 // enqueue enqueues the copy on the copy stream. The stream first waits for every use of the slot's
-// earlier unit. It also waits for the new unit's last copy to the store.
+// earlier unit. It also waits for the new unit's last copy to the store, because a copy that failed
+// may have emptied the slot in which the unit was changed.
 func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses //edge:unit-refill-behind-uses TestSlot_Reuse_InOrder checked

@@ -118,7 +118,7 @@ func (c *Cache[M]) dequeue(unit *unit[M]) {
 // first. c.mu is held.
 func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	var best *slot[M]
-	for _, slot := range c.slots[:c.o.Slots] {
+	for _, slot := range c.slots {
 		switch {
 		case slot.uses > 0 || slot.wanted && !forUse:
 		case slot.holds == nil:
