@@ -60,9 +60,16 @@ func (m *switchExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) 
 		switch {
 		case held && m.held.slots && n <= slotTokens:
 			return m.held.bySlots(x, m.layer, tokens, ids)
+		case held && cuda && n > 1:
+			if _, count := blocks(n, int64(len(m.Expert))); count <= int64(2*len(m.Expert)) {
+				return inBlocks(x, wi, wo, tokens, ids, gatheredBytes)
+			}
+			wi, wo = x.Clone(wi), x.Clone(wo) // on the device
+		}
+		switch {
 		case n == 1 || !cuda && n <= 8:
 			return oneByOne(x, wi, wo, tokens, ids)
-		case m.NoGrouped || held && cuda || cuda && tokens.DType() != cgotorch.BFloat16 || !groupable(wi):
+		case m.NoGrouped || cuda && tokens.DType() != cgotorch.BFloat16 || !groupable(wi):
 			return inBlocks(x, wi, wo, tokens, ids, gatheredBytes)
 		}
 		return grouped(x, wi, wo, tokens, ids)

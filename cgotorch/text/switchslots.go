@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/inside"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
@@ -21,9 +20,10 @@ import (
 // host takes no part. In float32, or before compute capability 9.0, Table.Fetch fills the slot, and
 // the host waits for the pick.
 //
-// More tokens, and those of the encoder, read the experts where they lie. In blocks they read no
-// more experts than they choose, or a little more than all of a layer. A pass of the table would
-// always read all of them, and takes memory for those of two layers.
+// More tokens, and those of the encoder, read the experts where they lie, in blocks: at most one
+// expert for each token, and at most all of a layer twice. Where blocks would read more, the device
+// gets a copy of all of a layer. A pass of the table always reads all of them, and takes memory for
+// those of two layers: prompts of a Switch are short, and each token has one expert.
 
 // slotTokens is the most tokens that run one after another.
 const slotTokens = 8
@@ -49,10 +49,10 @@ func newHeldExperts(x *cgotorch.Exec, c *SwitchConfig, dtype cgotorch.DType, lay
 	const where = "text.LoadSwitch"
 	h := &heldExperts{slots: slots > 0, kernels: dtype == cgotorch.BFloat16 && c.DModel%8 == 0 && c.DFF%8 == 0 && max(c.DModel, c.DFF) <= 16384, filled: make([]int, layers)}
 	if x.Device().IsCUDA() {
-		var capability int32
-		cgotorch.Check(inside.Core.Check(where, ct.DeviceCapability(inside.Core.Device(x.Device()), &capability)))
+		capability, err := capabilityOf(x.Device())
+		cgotorch.Check(err)
 		if capability < 80 || c.NumExperts > mostSlotExperts {
-			refuse(x, where, "Slots needs compute capability 8.0 and at most %d experts, and these are %d and %d", mostSlotExperts, capability, c.NumExperts)
+			refuse(x, where, "Slots is set for compute capability %d and %d experts, want at least 80, and at most %d", capability, c.NumExperts, mostSlotExperts)
 		}
 		h.kernels = h.kernels && capability >= 90
 	}
@@ -65,12 +65,19 @@ func newHeldExperts(x *cgotorch.Exec, c *SwitchConfig, dtype cgotorch.DType, lay
 	if !h.slots {
 		return h
 	}
+	made := false
+	defer func() {
+		if !made {
+			h.Close()
+		}
+	}()
 	const f32 = cgotorch.Float32
 	columns := int64(c.NumExperts+3) / 4 * 4 // as the kernel takes them
 	h.units = x.Keep(x.Zeros(f32, int64(c.NumExperts), columns))
 	x.CopyInPlace(x.Narrow(h.units, 1, 0, c.NumExperts), x.Eye(f32, c.NumExperts))
 	h.arrived, h.one = x.Keep(x.Zeros(cgotorch.Int32, 1)), x.Keep(x.Ones(f32, 1))
 	h.zeros = [2]*cgotorch.Tensor{x.Keep(x.Zeros(f32, inner)), x.Keep(x.Zeros(f32, width))}
+	made = true
 	return h
 }
 

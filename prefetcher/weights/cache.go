@@ -86,8 +86,8 @@ type kind struct {
 // then return the error. NewCache itself fails only if no kind can be used.
 //
 // The caller closes the cache before the store. NewCache fails with [ErrInvalidOptions] for
-// options that are not valid, and with [cgotorch.ErrNoDevice] if the device is absent. It fails with
-// [cgotorch.ErrOutOfMemory], and says how many bytes it needs, if memory is short.
+// options that are not valid, and with [cgotorch.ErrNoDevice] if the device is absent. It fails
+// with [cgotorch.ErrOutOfMemory], and says how many bytes it needs, if memory is short.
 func NewCache[M any](store *Store, device cgotorch.Device, build func(x *cgotorch.Exec, name string) (M, error), o CacheOptions) (*Cache[M], error) {
 	o, err := o.complete(store)
 	if err != nil {
