@@ -158,8 +158,8 @@ func (c SwitchConfig) check() error {
 	return nil
 }
 
-// sparseEncoder reports whether a block of the encoder has experts. Blocks are counted from 0. The
-// comment of [SwitchConfig] says which blocks have experts.
+// sparseEncoder reports whether a block of the encoder has experts. Blocks are counted from 0.
+// [SwitchConfig].NumLayers says which blocks have experts.
 func (c SwitchConfig) sparseEncoder(block int) bool {
 	return sparse(c.NumLayers, c.NumSparseEncoderLayers, block)
 }

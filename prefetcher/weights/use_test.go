@@ -339,13 +339,7 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
 				u.releaseChanged(x)
 				other.Release(x)
-				c.mu.Lock()
-				for _, s := range c.slots {
-					if s.holds != nil {
-						s.holds.slot, s.holds = nil, nil
-					}
-				}
-				c.mu.Unlock()
+				empty(c)
 			}
 		})
 		must.Do(t, c.Flush(context.Background()))
