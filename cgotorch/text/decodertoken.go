@@ -65,13 +65,19 @@ func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, qu
 	if !device.IsCUDA() {
 		return kernelChoice{notOwn: "the model is on the CPU"}, nil
 	}
-	var capability int32
-	if err := inside.Core.Check("text.Open", ct.DeviceCapability(inside.Core.Device(device), &capability)); err != nil {
+	capability, err := capabilityOf(device)
+	if err != nil {
 		return kernelChoice{}, err
 	}
 	k := kernelChoice{flash: capability >= 80 && c.flash(dtype), notOwn: c.notTokenKernels(capability, dtype, quantized)}
 	k.ringed = k.notOwn == "" && capability >= 90
 	return k, nil
+}
+
+// capabilityOf returns the compute capability of a CUDA device, such as 90 for 9.0.
+func capabilityOf(device cgotorch.Device) (capability int32, err error) {
+	err = inside.Core.Check("text", ct.DeviceCapability(inside.Core.Device(device), &capability))
+	return capability, err
 }
 
 // The limits of the kernels, as csrc/kernels has them.

@@ -44,9 +44,9 @@
 // [Switch.Logits] is the whole forward pass, and [Switch.Generate] decodes greedily. Each block
 // ends with a [FeedForward]. A FeedForward is dense, or it routes tokens to experts.
 //
-// Experts may run anywhere. A program gives the encoder and the decoder [Experts] of its own, as in
-// m.Encoder.Experts = experts. A step of the decoder computes the next token of each sequence.
-// [Pieces] cuts a step at the sparse layers, so that the work between experts can be captured.
+// Experts may be larger than the device. With [SwitchOptions].Slots they lie in host memory, and
+// the device keeps those that tokens have chosen last. A step of the decoder, [Switch.Step],
+// computes the next token of each sequence, and can be captured.
 //
 // A Switch is for inference. Nothing is recorded for backward, and there is no dropout. Autocast is
 // ignored, because [SwitchOptions] sets the dtype. A method does not wait for the device unless its

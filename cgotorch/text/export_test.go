@@ -156,3 +156,12 @@ var KernelLimits = map[string]int{"kMostNormed": mostNormed, "kMostColumns": mos
 
 // FreePages returns how many pages of the cache nobody has.
 func (m *Model) FreePages() int { return m.pages.left() }
+
+// FailStep runs a step that fails behind the first token_route. m must have slots and bfloat16.
+func (m *Switch) FailStep(x *cgotorch.Exec, c *Cache) {
+	h := m.Decoder.held
+	one := h.one
+	h.one = nil
+	defer func() { h.one = one }()
+	m.Step(x, c)
+}

@@ -26,9 +26,17 @@ type SwitchOptions struct {
 	// compute in float32. Choose the dtype here and not by [nn.To]. After nn.To, each Forward
 	// copies the weights of all experts.
 	DType cgotorch.DType
-	// NoExperts makes sparse layers without experts. The experts then run elsewhere: see [Experts].
-	// The state does not have the experts' names, and loading ignores their tensors.
-	NoExperts bool
+	// Slots is how many experts of each sparse layer of the decoder the device has room for. All
+	// experts then lie in page-locked host memory: see [weights.Table]. Up to 8 tokens of the
+	// decoder take their experts by the slots. More tokens, and those of the encoder, read the
+	// experts that they choose over the bus. 0, or as many as a layer has, means that all experts
+	// lie on the device.
+	//
+	// One goroutine at a time then uses the model, and [Switch.ExpertStats] counts. On CUDA this
+	// needs compute capability 8.0. In bfloat16 on 9.0 the device fills the slots, if d_model and
+	// d_ff are multiples of 8. Else a step waits for the choice of each sparse layer, and cannot be
+	// captured.
+	Slots int
 	// NoGrouped makes experts run without LibTorch's grouped product. Without NoGrouped, several
 	// tokens run by that product on the CPU, and on CUDA in bfloat16. With LibTorch 2.11 the
 	// product does not wait on compute capability 9.0, where it was tried. If a device does not

@@ -131,7 +131,9 @@ func TestSwitch_Refuses(t *testing.T) {
 		{"another dtype", func(x *cgotorch.Exec, _ *text.Switch, _ *cgotorch.Tensor) {
 			randomSwitch(t, x, tiny(), text.SwitchOptions{DType: cgotorch.Float16})
 		}, "DType is float16"},
-		{"another gating", func(x *cgotorch.Exec, m *text.Switch, _ *cgotorch.Tensor) { m.NewPieces(x, nil, "never") }, `gating is "never"`},
+		{"slots below 0", func(x *cgotorch.Exec, _ *text.Switch, _ *cgotorch.Tensor) {
+			randomSwitch(t, x, tiny(), text.SwitchOptions{Slots: -1})
+		}, "Slots is -1"},
 		{"cache of a batch below 0", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
 			m.NewCache(x, text.CacheOptions{Batch: -1})
 		}, "Batch is -1"},
@@ -177,7 +179,7 @@ func TestSwitch_Refuses(t *testing.T) {
 
 // The experts give right results for widths that LibTorch's grouped product does not take. The
 // results are also right after nn.To, when the weights of the experts are not adjacent any more.
-func TestResidentExperts_Forward_OddWidths(t *testing.T) {
+func TestSwitchExperts_Forward_OddWidths(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		config := tiny()
 		config.DModel, config.DFF = 6, 9
@@ -191,7 +193,7 @@ func TestResidentExperts_Forward_OddWidths(t *testing.T) {
 				return experts.Expert[expert].Forward(x, rows)
 			})
 			if !x.AllClose(experts.Forward(x, tokens, ids), want, cgotorch.ToleranceOptions{Absolute: cgotorch.Set(1e-5)}) {
-				t.Errorf("%v: resident experts give other results than dispatched ones", dtype)
+				t.Errorf("%v: the experts give other results than dispatched ones", dtype)
 			}
 		}
 	})

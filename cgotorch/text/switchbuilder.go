@@ -12,11 +12,12 @@ type builder struct {
 	x      *cgotorch.Exec
 	config *SwitchConfig
 	SwitchOptions
-	sparse int // number of sparse layers of the stack so far
+	held   *heldExperts // of the stack, or nil
+	sparse int          // number of sparse layers of the stack so far
 }
 
 // newSwitch makes a model of a config that is legal. Its weights are random, or undefined until a
-// load. newSwitch does not wait.
+// load. It waits only for the host memory of experts.
 func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	switch o.DType {
 	case 0:
@@ -25,8 +26,18 @@ func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	default:
 		refuse(x, "text.LoadSwitch", "DType is %v, want float32 or bfloat16", o.DType)
 	}
+	if o.Slots < 0 {
+		refuse(x, "text.LoadSwitch", "Slots is %d, want 0 or more", o.Slots)
+	}
 	x = plain(x)
-	m := &Switch{Config: config}
+	m := &Switch{Config: config, Encoder: &Encoder{}, Decoder: &Decoder{}}
+	made := false
+	defer func() {
+		if !made {
+			m.Encoder.held.Close()
+			m.Decoder.held.Close()
+		}
+	}()
 	c := &m.Config
 	b := &builder{x: x, config: c, SwitchOptions: o}
 	m.Shared = b.embedding()
@@ -36,12 +47,13 @@ func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 		}
 		return b.embedding()
 	}
-	m.Encoder = &Encoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
+	m.Encoder.EmbedTokens, m.Encoder.FinalLayerNorm, m.Encoder.config = embed(), b.norm(), c
+	m.Encoder.held = b.hold(c.NumLayers, c.sparseEncoder, 0)
 	for i := range c.NumLayers {
 		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
 	}
-	b.sparse = 0
-	m.Decoder = &Decoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
+	m.Decoder.EmbedTokens, m.Decoder.FinalLayerNorm, m.Decoder.config = embed(), b.norm(), c
+	m.Decoder.held = b.hold(c.NumDecoderLayers, c.sparseDecoder, o.Slots)
 	for i := range c.NumDecoderLayers {
 		m.Decoder.Block = append(m.Decoder.Block, &DecoderBlock{
 			Attention: b.selfAttention(i == 0),
@@ -56,7 +68,24 @@ func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	for _, n := range nn.State(m) {
 		x.Keep(n.Tensor)
 	}
+	made = true
 	return m
+}
+
+// hold begins a stack of blocks. It makes a table for the experts, if they do not lie on the
+// device.
+func (b *builder) hold(blocks int, sparse func(block int) bool, slots int) *heldExperts {
+	b.sparse, b.held = 0, nil
+	layers := 0
+	for i := range blocks {
+		if sparse(i) {
+			layers++
+		}
+	}
+	if b.Slots > 0 && b.Slots < b.config.NumExperts && layers > 0 {
+		b.held = newHeldExperts(b.x, b.config, b.DType, layers, slots)
+	}
+	return b.held
 }
 
 // weight makes a weight. With RandomWeights the values come from a normal distribution.
@@ -65,7 +94,10 @@ func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
 	for i, n := range size {
 		shape[i] = int64(n)
 	}
-	t := b.x.Empty(b.DType, shape...)
+	return b.draw(b.x.Empty(b.DType, shape...), deviation)
+}
+
+func (b *builder) draw(t *cgotorch.Tensor, deviation float64) *cgotorch.Tensor {
 	if b.RandomWeights != 0 {
 		nn.Normal(b.x, t, 0, deviation*b.config.InitializerFactor)
 	}
@@ -97,10 +129,7 @@ func (b *builder) attention(biased bool) *attention {
 		layer     **nn.Linear
 		deviation float64
 	}{{&a.Q, root(c.DModel * c.DKV)}, {&a.K, narrow}, {&a.V, narrow}} {
-		*of.layer = &nn.Linear{Weight: b.x.Narrow(all, 0, i*inner, inner)}
-		if b.RandomWeights != 0 {
-			nn.Normal(b.x, (*of.layer).Weight, 0, of.deviation*c.InitializerFactor)
-		}
+		*of.layer = &nn.Linear{Weight: b.draw(b.x.Narrow(all, 0, i*inner, inner), of.deviation)}
 	}
 	if biased {
 		a.RelativeAttentionBias = &nn.Embedding{Weight: b.weight(narrow, c.RelativeAttentionNumBuckets, c.NumHeads)}
@@ -116,16 +145,19 @@ func (b *builder) feedForward(sparse bool) *FeedForward {
 		m.Dense = &Dense{WI: b.linear(root(c.DModel), c.DFF, c.DModel), WO: b.linear(root(c.DFF), c.DModel, c.DFF)}
 		return m
 	}
-	m.Sparse = &Sparse{Router: &router{b.linear(1, c.NumExperts, c.DModel)}, layer: b.sparse}
-	b.sparse++
+	m.Sparse = &Sparse{Router: &router{b.linear(1, c.NumExperts, c.DModel)}}
 	if c.RouterBias {
 		m.Sparse.Router.Classifier.Bias = b.x.Zeros(b.DType, int64(c.NumExperts))
 	}
-	if b.NoExperts {
-		return m
+	experts := &switchExperts{NoGrouped: b.NoGrouped, held: b.held, layer: b.sparse}
+	b.sparse++
+	var wi, wo *cgotorch.Tensor
+	if b.held != nil {
+		of := b.held.table.Layer(experts.layer).Experts
+		wi, wo = b.draw(of[0], root(c.DModel)), b.draw(of[1], root(c.DModel))
+	} else {
+		wi, wo = b.weight(root(c.DModel), c.NumExperts, c.DFF, c.DModel), b.weight(root(c.DModel), c.NumExperts, c.DModel, c.DFF)
 	}
-	experts := &residentExperts{NoGrouped: b.NoGrouped}
-	wi, wo := b.weight(root(c.DModel), c.NumExperts, c.DFF, c.DModel), b.weight(root(c.DModel), c.NumExperts, c.DModel, c.DFF)
 	for i := range c.NumExperts {
 		experts.Expert = append(experts.Expert, &Dense{WI: &nn.Linear{Weight: b.x.Select(wi, 0, i)}, WO: &nn.Linear{Weight: b.x.Select(wo, 0, i)}})
 	}

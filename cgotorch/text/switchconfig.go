@@ -23,10 +23,14 @@ type SwitchConfig struct {
 	DFF       int `json:"d_ff"`       // width inside a feed-forward layer, for a dense layer and for an expert
 	NumHeads  int `json:"num_heads"`
 
-	NumLayers              int `json:"num_layers"`                // number of blocks of the encoder
-	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"` // this number and NumLayers decide which blocks are sparse: see [SwitchConfig.ExpertNames]
-	NumDecoderLayers       int `json:"num_decoder_layers"`        // number of blocks of the decoder; null in a file means NumLayers
-	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // this number and NumDecoderLayers decide which blocks of the decoder are sparse
+	// The sparse blocks are those of Hugging Face's transformers: of the encoder, blocks 1, 1+d,
+	// 1+2*d and so on, where d is NumLayers / NumSparseEncoderLayers, rounded down. If d is 1, every
+	// block is sparse. So there may be more of them than NumSparseEncoderLayers. If that is 0, d is
+	// NumLayers, and block 1 is still sparse. The decoder has the same rule.
+	NumLayers              int `json:"num_layers"` // number of blocks of the encoder
+	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"`
+	NumDecoderLayers       int `json:"num_decoder_layers"` // number of blocks of the decoder; null in a file means NumLayers
+	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"`
 
 	NumExperts     int    `json:"num_experts"`     // number of experts of each sparse layer
 	ExpertCapacity int    `json:"expert_capacity"` // at least 1; no expert ever reaches it, as in transformers
@@ -155,7 +159,7 @@ func (c SwitchConfig) check() error {
 }
 
 // sparseEncoder reports whether a block of the encoder has experts. Blocks are counted from 0.
-// [SwitchConfig.ExpertNames] explains which blocks have experts.
+// [SwitchConfig].NumLayers says which blocks have experts.
 func (c SwitchConfig) sparseEncoder(block int) bool {
 	return sparse(c.NumLayers, c.NumSparseEncoderLayers, block)
 }

@@ -12,8 +12,7 @@ type Decoder struct {
 	Block          []*DecoderBlock
 	FinalLayerNorm *rmsNorm
 
-	Experts Experts `state:"-"` // run the sparse layers; nil means the model's own experts
-
+	held   *heldExperts `state:"-"` // nil if the experts lie on the device
 	config *SwitchConfig
 }
 
@@ -46,7 +45,7 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 			hidden = then(hidden, block.Cross.forward(x, hidden, keys, values, cross))
 			keys.Close()
 			values.Close()
-			hidden = then(hidden, block.FF.forward(x, hidden, m.Experts))
+			hidden = then(hidden, block.FF.forward(x, hidden))
 		}
 		return m.FinalLayerNorm.Forward(x, hidden)
 	})

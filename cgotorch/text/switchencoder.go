@@ -11,8 +11,7 @@ type Encoder struct {
 	Block          []*EncoderBlock
 	FinalLayerNorm *rmsNorm
 
-	Experts Experts `state:"-"` // run the sparse layers; nil means the model's own experts
-
+	held   *heldExperts `state:"-"` // nil if the experts lie on the device
 	config *SwitchConfig
 }
 
@@ -29,7 +28,7 @@ func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorc
 		hidden, bias := m.begin(x, ids, mask)
 		for _, block := range m.Block {
 			hidden = then(hidden, block.Attention.forward(x, hidden, bias))
-			hidden = then(hidden, block.FF.forward(x, hidden, m.Experts))
+			hidden = then(hidden, block.FF.forward(x, hidden))
 		}
 		return m.FinalLayerNorm.Forward(x, hidden)
 	})

@@ -7,32 +7,20 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Experts run the experts of the sparse layers of an encoder or a decoder. Layers are counted from
-// 0. Before each Run of a layer, Route tells which experts were chosen. A program sets
-// [Encoder].Experts and [Decoder].Experts, as in m.Encoder.Experts = experts.
-type Experts interface {
-	// Route announces the experts for a layer's next Run. `ids` is Int64 [tokens], on x's stream.
-	// Expert ids[i] maps row i of the tokens.
-	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Predict announces the experts that a layer will probably choose. A Route of that layer
-	// follows. [Pieces] call it, if they were made as "predicted".
-	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Run maps tokens [tokens, d_model] to the same shape, on x's device. Each token goes through
-	// the expert that Route announced.
-	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
-}
-
-// residentExperts are the experts of one layer whose weights lie in the memory of the device. The
-// weights of all experts are adjacent, and each expert holds views of them.
-type residentExperts struct {
+// switchExperts are the experts of one layer. The weights of all experts are adjacent, and each
+// expert holds views of them.
+type switchExperts struct {
 	Expert []*Dense `state:"-"` // the names in the state are expert_0, expert_1, …
 
-	// NoGrouped avoids the product that may wait for the device: see residentExperts.Forward.
+	// NoGrouped avoids the product that may wait for the device: see switchExperts.Forward.
 	NoGrouped bool
+
+	held  *heldExperts `state:"-"` // the experts lie in its table; nil if they lie on the device
+	layer int          // of the table
 }
 
 // Children implements [nn.Container].
-func (m *residentExperts) Children() []nn.Child {
+func (m *switchExperts) Children() []nn.Child {
 	children := make([]nn.Child, len(m.Expert))
 	for i, e := range m.Expert {
 		children[i] = nn.Child{Name: "expert_" + strconv.Itoa(i), Module: e}
@@ -59,14 +47,25 @@ func (m *residentExperts) Children() []nn.Child {
 //     of its expert's weights. These cases are NoGrouped, a dtype other than bfloat16 on CUDA, and
 //     weights whose rows are not multiples of 16 bytes. At most 256 MiB are copied at a time, or
 //     the weights of one expert. The last bits may differ from those of Dense.
+//   - If the experts lie in a table, see Note [Slots of a Switch].
 //
 // After [nn.To] the weights of the experts are not adjacent any more. Each Forward then copies
 // all weights. Choose the dtype by [SwitchOptions] instead.
-func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *switchExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		wi, wo := m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WI.Weight }), m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WO.Weight })
 		n, cuda := tokens.Shape()[0], x.Device().IsCUDA()
+		held := m.held != nil && wi.SharesMemory(m.held.table.Layer(m.layer).Experts[0]) // not after nn.To
+		switch {
+		case held && m.held.slots && n <= slotTokens:
+			return m.held.bySlots(x, m.layer, tokens, ids)
+		case held && cuda && n > 1:
+			if _, count := blocks(n, int64(len(m.Expert))); count <= int64(2*len(m.Expert)) {
+				return inBlocks(x, wi, wo, tokens, ids, gatheredBytes)
+			}
+			wi, wo = x.Clone(wi), x.Clone(wo) // on the device
+		}
 		switch {
 		case n == 1 || !cuda && n <= 8:
 			return oneByOne(x, wi, wo, tokens, ids)
@@ -79,7 +78,7 @@ func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 
 // stacked returns the weights of all experts as one tensor, [experts, …]. `of` returns the weight
 // of one expert.
-func (m *residentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *switchExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
 	n := len(m.Expert)
 	if all := stackedView(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
 		return all

@@ -16,9 +16,7 @@ type FeedForward struct {
 // Sparse routes tokens to experts.
 type Sparse struct {
 	Router  *router
-	Experts *residentExperts // the experts in the memory of the device; nil with [SwitchOptions].NoExperts
-
-	layer int // its number among the sparse layers of the encoder or decoder
+	Experts *switchExperts
 }
 
 // router computes how well each expert suits a token.
@@ -26,10 +24,8 @@ type router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
-// forward maps `hidden` [..., d_model] to the same shape. A sparse layer runs the argument
-// `experts`, or its own experts if it is nil. It fails with [cgotorch.ErrInvalidArgument] if there
-// are none.
-func (m *FeedForward) forward(x *cgotorch.Exec, hidden *cgotorch.Tensor, experts Experts) *cgotorch.Tensor {
+// forward maps `hidden` [..., d_model] to the same shape.
+func (m *FeedForward) forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	if m.Sparse == nil {
 		return x.Tidy(func() *cgotorch.Tensor {
@@ -39,25 +35,8 @@ func (m *FeedForward) forward(x *cgotorch.Exec, hidden *cgotorch.Tensor, experts
 	return x.Tidy(func() *cgotorch.Tensor {
 		states := m.norm(x, hidden)
 		ids, probabilities := m.Sparse.Router.choose(x, states)
-		return combine(x, hidden, probabilities, m.Sparse.run(x, states, ids, experts))
+		return combine(x, hidden, probabilities, m.Sparse.Experts.Forward(x, states, ids))
 	})
-}
-
-// run runs each token through its expert.
-func (m *Sparse) run(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor, experts Experts) *cgotorch.Tensor {
-	if experts != nil {
-		experts.Route(x, m.layer, ids)
-		return experts.Run(x, m.layer, tokens)
-	}
-	return m.own(x).Forward(x, tokens, ids)
-}
-
-// own returns the experts in the memory of the device. It fails if the model has none.
-func (m *Sparse) own(x *cgotorch.Exec) *residentExperts {
-	if m.Experts == nil {
-		refuse(x, "Switch", "the model was made without experts: set Encoder.Experts and Decoder.Experts")
-	}
-	return m.Experts
 }
 
 // norm returns the input of the layer's router and experts. This is `hidden` [..., d_model],

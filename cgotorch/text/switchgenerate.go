@@ -18,7 +18,7 @@ type SwitchGenerateOptions struct {
 
 	// Step runs one step of the decoder, which reads the cache's Tokens. It returns the logits
 	// [batch, vocab_size] of the tokens after these Tokens. nil means [Switch.Step]. A function of
-	// the program can run the experts elsewhere, or launch a captured step.
+	// the program can launch a captured step.
 	Step func(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor
 }
 

@@ -3,7 +3,6 @@ package text
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -13,17 +12,17 @@ import (
 // LoadSwitch makes a model from safetensors files. `paths` are one or more files, or one folder.
 // The folder has a model.safetensors, or shards with their model.safetensors.index.json. Together
 // the files must have all tensors of a model. The config.json is in the folder, or beside the first
-// file. LoadSwitch converts dtypes. It waits for the device. The caller frees the model with
-// [nn.Close].
+// file. LoadSwitch converts dtypes. It waits for the device. The caller closes the model.
 //
 // Some embeddings may be missing in the files: tied embeddings, and embeddings that files of
 // older transformers omit. In their place LoadSwitch reads an embedding of the files that equals
-// them. It ignores the tensors of experts with [SwitchOptions].NoExperts.
+// them.
 //
 // LoadSwitch fails as [safetensors.Files] does, and for a damaged file. It fails with
 // [cgotorch.ErrInvalidArgument] for an illegal value of the config, and for a DType that is neither
 // Float32 nor BFloat16. It fails in the same way if a tensor is missing, unknown to the model, or
-// in two files, and for a wrong shape or dtype. Errors name the file, and the field or tensor.
+// in two files, and for a wrong shape or dtype. Errors name the file, and the field or tensor. It
+// fails with [cgotorch.ErrOutOfMemory] if the host has too little memory for experts.
 func LoadSwitch(x *cgotorch.Exec, o SwitchOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
@@ -44,7 +43,7 @@ func LoadSwitch(x *cgotorch.Exec, o SwitchOptions, paths ...string) (*Switch, er
 	loaded := false
 	defer func() {
 		if !loaded {
-			nn.Close(m)
+			m.Close()
 		}
 	}()
 	if err := m.load(x, paths...); err != nil {
@@ -82,8 +81,6 @@ func (m *Switch) load(x *cgotorch.Exec, paths ...string) error {
 }
 
 var (
-	expertName = regexp.MustCompile(`^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+\.w[io]\.weight$`)
-
 	// unread is a tensor in T5's first files. No model reads it.
 	unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
@@ -130,31 +127,10 @@ func (w weightSet) match(m *Switch) ([]source, error) {
 	}
 	for _, f := range w.files {
 		for _, t := range f.Tensors() {
-			if !known[t.Name] && !(expertName.MatchString(t.Name) && m.withoutExperts()) {
+			if !known[t.Name] {
 				errs = append(errs, fmt.Errorf("text: %s: tensor %s is not the model's: %w", f.Name(), t.Name, cgotorch.ErrInvalidArgument))
 			}
 		}
 	}
 	return sources, few(errs)
-}
-
-// withoutExperts reports whether m has no resident experts: it was made with NoExperts.
-func (m *Switch) withoutExperts() bool {
-	for _, ff := range m.feedForwards() {
-		if ff.Sparse != nil && ff.Sparse.Experts != nil {
-			return false
-		}
-	}
-	return true
-}
-
-func (m *Switch) feedForwards() []*FeedForward {
-	var all []*FeedForward
-	for _, b := range m.Encoder.Block {
-		all = append(all, b.FF)
-	}
-	for _, b := range m.Decoder.Block {
-		all = append(all, b.FF)
-	}
-	return all
 }

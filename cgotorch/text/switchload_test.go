@@ -116,13 +116,13 @@ func TestLoadSwitch(t *testing.T) {
 					}
 					nn.Close(loaded)
 				}
-				bare := must.Get(text.LoadSwitch(x, text.SwitchOptions{NoExperts: true, DType: cgotorch.BFloat16}, folder))(t)
-				for _, n := range nn.State(bare) {
-					if n.Tensor.DType() != cgotorch.BFloat16 || strings.Contains(n.Name, "expert") {
-						t.Errorf("%s is %v, want bfloat16 and no expert", n.Name, n.Tensor)
+				held := must.Get(text.LoadSwitch(x, text.SwitchOptions{Slots: 1, DType: cgotorch.BFloat16}, folder))(t)
+				for i, n := range nn.State(held) {
+					if n.Tensor.DType() != cgotorch.BFloat16 || !x.Equal(n.Tensor, x.To(nn.State(m)[i].Tensor, cgotorch.BFloat16)) {
+						t.Errorf("%s is %v, want that of the model in bfloat16", n.Name, n.Tensor)
 					}
 				}
-				nn.Close(bare)
+				must.Check(t, held.Close())
 			}
 		}
 		return nil

@@ -93,15 +93,16 @@ func (m *Decoder) attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cg
 
 // Step runs a whole step of the decoder. It returns the logits [batch, vocab_size] of the tokens
 // after the cache's Tokens. [Cache.Next] prepares the next step. A step has fixed shapes. It uses
-// only the memory of the cache and of its own results. A step can therefore be captured, whole or
-// in [Pieces]. Step fails with [cgotorch.ErrInvalidArgument] if the cache is full.
+// only the memory of the cache and of its own results. A step can therefore be captured, unless
+// [SwitchOptions].Slots makes it wait. Step fails with [cgotorch.ErrInvalidArgument] if the cache
+// is full.
 func (m *Switch) Step(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := m.Decoder.begin(x, c)
 		for i, block := range m.Decoder.Block {
 			hidden = then(hidden, m.Decoder.attend(x, c, i, hidden, bias))
-			hidden = then(hidden, block.FF.forward(x, hidden, m.Decoder.Experts))
+			hidden = then(hidden, block.FF.forward(x, hidden))
 		}
 		return m.predict(x, hidden)
 	})

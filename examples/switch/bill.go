@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // bill measures what answers cost: time, copies and memory.
@@ -35,29 +36,21 @@ func (b *bill) print(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	experts, store := m.units.Stats(), m.store.Stats()
-	encoder, decoder := m.encoder.Stats(), m.decoder.Stats()
+	var experts weights.TableStats
+	if err := m.stream.Do(func(x *cgotorch.Exec) error { experts = m.net.ExpertStats(x); return nil }); err != nil {
+		return err
+	}
 	pinned := int64(cgotorch.LiveHandles()["pinned bytes"])
 	fmt.Fprintf(w, "%d tokens in %.2f s: %.1f tokens/s\n", b.tokens, seconds, float64(b.tokens)/seconds)
-	fmt.Fprintf(w, "experts: %d uses, %.1f %% of them without a copy; %d copies begun before the use, %d by it, %d for nothing\n",
-		experts.Uses(), 100*experts.HitRate(), experts.Ahead, experts.Misses, experts.Unused)
-	if decoder.Guesses > 0 {
-		fmt.Fprintf(w, "guesses: %d experts, %d of them right\n", decoder.Guesses, decoder.Right)
-	}
-	hidden := ""
-	if m.device.IsCUDA() && experts.Copy > 0 {
-		hidden = fmt.Sprintf(" in %s, %.1f %% of that hidden", ms(experts.Copy), 100*experts.Hidden())
-	}
-	fmt.Fprintf(w, "copied: %s%s; streams stood %s, the host waited %s for slots and %s for routes\n",
-		megabytes(experts.Bytes), hidden, ms(experts.Stall), ms(experts.HostWait), ms(encoder.Wait+decoder.Wait))
+	fmt.Fprintf(w, "experts: %d uses, %.1f %% of them in a slot; %s of the others came over the bus, %d experts by the copy engine\n",
+		experts.Hits+experts.Misses, 100*float64(experts.Hits)/float64(max(1, experts.Hits+experts.Misses)), megabytes(experts.BusBytes), experts.Fetched)
 	fmt.Fprintf(w, "memory: %s of experts on the host, %s page-locked; at most %s on %v, where the whole model would take %s\n",
-		megabytes(store.Memory), megabytes(pinned), megabytes(memory.PeakAllocated), m.device, megabytes(b.whole()))
+		megabytes(experts.HostBytes), megabytes(pinned), megabytes(memory.PeakAllocated), m.device, megabytes(b.whole()))
 	return nil
 }
 
 // whole returns the size of all weights in bytes.
-func (b *bill) whole() int64 {
-	bytes := b.m.store.Stats().Bytes
+func (b *bill) whole() (bytes int64) {
 	counted := map[*cgotorch.Tensor]bool{} // a tied embedding has several names but counts once
 	for _, n := range nn.State(b.m.net) {
 		if !counted[n.Tensor] {
@@ -69,5 +62,3 @@ func (b *bill) whole() int64 {
 }
 
 func megabytes(bytes int64) string { return fmt.Sprintf("%.1f MB", float64(bytes)/1e6) }
-
-func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", 1e3*d.Seconds()) }

@@ -30,7 +30,7 @@ func (m *model) generate(ctx context.Context, prompt []int64, most int, tracer *
 		var token int64
 		err := tracer.Do(fmt.Sprint("token ", i), func() error {
 			return m.stream.Do(func(x *cgotorch.Exec) error { // one Do for each token, because the end of a Do frees the token's memory
-				m.cache.Next(x, m.pieces.Step(x))
+				m.cache.Next(x, m.step(x))
 				token = int64(x.Item(m.cache.Tokens)) // waits for the device
 				return nil
 			})

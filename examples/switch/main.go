@@ -1,8 +1,8 @@
 // Switch answers questions with a Switch Transformer. The experts lie in page-locked memory of
-// the host. Each expert is copied to the device just before it is used.
+// the host. The device keeps those in slots that tokens have chosen last, and reads the others.
 //
 //	go run ./examples/switch  # the little model beside this file, on the CPU
-//	go run ./examples/switch -device cuda -gating predicted "What is a slot?"
+//	go run ./examples/switch -device cuda -slots 2 "What is a slot?"
 //	go run ./examples/switch -model switch-base-128 -device cuda -dtype bfloat16 \
 //		-slots 64 -captured "A <extra_id_0> walks into a bar."
 //
@@ -30,7 +30,6 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
-	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // config holds the values of the flags.
@@ -40,19 +39,12 @@ type config struct {
 	maxTokens int
 	device    cgotorch.Device
 	dtype     cgotorch.DType
-	policy    weights.Policy
 	slots     int
-	pinned    int
-	gating    string
 	captured  bool
 	trace     string
 }
 
-var (
-	dtypes   = map[string]cgotorch.DType{"float32": cgotorch.Float32, "bfloat16": cgotorch.BFloat16}
-	policies = map[string]weights.Policy{"lru": weights.LRU, "lfu": weights.LFU, "on-demand": weights.OnDemand, "next": weights.NextLayer, "resident": weights.Resident}
-	gatings  = map[string]string{"gated": "gated", "predicted": "predicted", "pre-gated": "pre-gated"}
-)
+var dtypes = map[string]cgotorch.DType{"float32": cgotorch.Float32, "bfloat16": cgotorch.BFloat16}
 
 // questions are asked if the command line has no prompt and the model is the little one. make.py
 // has further questions that the little model can answer.
@@ -101,11 +93,8 @@ func parse() (c config, err error) {
 	flag.IntVar(&c.maxTokens, "max-tokens", 64, "tokens of an answer, at most")
 	device := flag.String("device", "cpu", "auto, cpu, cuda or cuda:N")
 	dtype := flag.String("dtype", "float32", "of all weights: "+names(dtypes)+"; the files' are converted")
-	policy := flag.String("policy", "lru", "which expert makes room for another, and what is copied unasked: "+names(policies)+"; next copies the experts that follow by number, and is there to be compared with")
-	flag.IntVar(&c.slots, "slots", 8, "experts that the device has room for; with -policy resident it has room for all")
-	flag.IntVar(&c.pinned, "pinned", 0, "of the decoder's first sparse layer, so many experts stay on the device, beside the slots")
-	gating := flag.String("gating", "gated", "when a layer of the decoder chooses its experts: "+names(gatings)+"; predicted guesses a layer ahead and says the same, pre-gated is for models that were trained so")
-	flag.BoolVar(&c.captured, "captured", false, "capture the work between sparse layers as graphs and launch those")
+	flag.IntVar(&c.slots, "slots", 4, "of each sparse layer of the decoder, so many experts have room on the device; with as many as a layer has, all experts are there")
+	flag.BoolVar(&c.captured, "captured", false, "capture a step as a graph and launch that; on CUDA experts in slots need bfloat16 for it, and compute capability 9.0")
 	flag.StringVar(&c.trace, "trace", "", "file for a trace of 60 tokens after the first 4, counted over all answers, which ui.perfetto.dev opens; on the CPU it has the tokens' marks alone")
 	flag.Parse()
 
@@ -124,19 +113,11 @@ func parse() (c config, err error) {
 	if c.dtype, err = choose("-dtype", *dtype, dtypes); err != nil {
 		return c, err
 	}
-	if c.policy, err = choose("-policy", *policy, policies); err != nil {
-		return c, err
-	}
-	if c.gating, err = choose("-gating", *gating, gatings); err != nil {
-		return c, err
-	}
 	switch {
 	case c.maxTokens < 1:
 		return c, fmt.Errorf("-max-tokens %d: at least 1", c.maxTokens)
 	case c.slots < 1:
 		return c, fmt.Errorf("-slots %d: at least 1", c.slots)
-	case c.pinned < 0:
-		return c, fmt.Errorf("-pinned %d: at least 0", c.pinned)
 	}
 	if c.device, err = cgotorch.ParseDevice(*device); err != nil {
 		return c, err

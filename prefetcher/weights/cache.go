@@ -13,17 +13,12 @@ import (
 type CacheOptions struct {
 	Policy Policy
 
-	// Slots is the number of units that the device has room for, besides the units of Pinned. 0
-	// means 2. With Resident, 0 means one slot for each unit. Two slots are enough if the program
-	// knows the next unit in time. A cache of experts needs some slots for each layer.
+	// Slots is the number of units that the device has room for. 0 means 2. Two slots are enough if
+	// the program knows the next unit in time.
 	Slots int
 
 	// SlotBytes is the size of a slot. 0 means the size of the store's largest unit.
 	SlotBytes int64
-
-	// Pinned has the names of units that are copied when the cache is made and stay on the device.
-	// Each of these units has a slot of its own.
-	Pinned []string
 
 	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if
 	// that is more. While there are InFlight such prefetches, another [Cache.Prefetch] waits until
@@ -79,9 +74,8 @@ type kind struct {
 	err   error  // why the units of the kind cannot be used, or nil
 }
 
-// NewCache makes slots on a device for the units of a store. It begins the copies of the units of
-// Pinned or, with Resident, of all units. It does not wait for the copies. For a CUDA device it
-// page-locks the store.
+// NewCache makes slots on a device for the units of a store. For a CUDA device it page-locks the
+// store.
 //
 // The function `build` makes a module on x's device. It gets the name of a unit. The module's
 // state, as [nn.State] lists it, must have the names, dtypes and shapes of that unit. The values
@@ -92,9 +86,8 @@ type kind struct {
 // then return the error. NewCache itself fails only if no kind can be used.
 //
 // The caller closes the cache before the store. NewCache fails with [ErrInvalidOptions] for
-// options that are not valid, and with [ErrUnknownUnit] for an unknown name in Pinned. It fails
-// with [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory],
-// and says how many bytes it needs, if memory is short.
+// options that are not valid, and with [cgotorch.ErrNoDevice] if the device is absent. It fails
+// with [cgotorch.ErrOutOfMemory], and says how many bytes it needs, if memory is short.
 func NewCache[M any](store *Store, device cgotorch.Device, build func(x *cgotorch.Exec, name string) (M, error), o CacheOptions) (*Cache[M], error) {
 	o, err := o.complete(store)
 	if err != nil {
@@ -121,9 +114,6 @@ func NewCache[M any](store *Store, device cgotorch.Device, build func(x *cgotorc
 	if err = c.allocate(build); err == nil {
 		err = c.anyKind()
 	}
-	if err == nil {
-		err = c.fillPinned()
-	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -144,20 +134,8 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 		return refuse("SlotBytes is %d; it must not be negative", o.SlotBytes)
 	case o.InFlight < 0:
 		return refuse("InFlight is %d; it must not be negative", o.InFlight)
-	case o.Policy == Resident && o.Slots != 0 && o.Slots != len(store.names):
-		return refuse("Slots is %d, and the store has %d units: leave it 0 with Resident", o.Slots, len(store.names))
 	}
-	for i, name := range o.Pinned {
-		if _, err := store.lookup(name); err != nil {
-			return o, err
-		}
-		if slices.Contains(o.Pinned[:i], name) {
-			return refuse("Pinned has %s twice", name)
-		}
-	}
-	if o.Policy == Resident {
-		o.Slots, o.Pinned = 0, store.names // each unit has a slot of its own
-	} else if o.Slots == 0 {
+	if o.Slots == 0 {
 		o.Slots = 2
 	}
 	if o.SlotBytes == 0 {
@@ -189,24 +167,18 @@ func (c *Cache[M]) classify() {
 // allocate makes the slots and their modules. If the slots cannot hold units of a kind, it notes
 // the error in the kind.
 func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
-	n := c.Slots()
 	taken := map[*cgotorch.Tensor]bool{}
 	err := c.copies.Do(func(x *cgotorch.Exec) error {
-		for i := range n {
+		for i := range c.o.Slots {
 			slot := newSlot[M](i)
 			c.slots = append(c.slots, slot)
-			size, only := c.o.SlotBytes, (*layout)(nil)
-			if i >= c.o.Slots { // a slot for one pinned unit
-				only = c.store.units[c.o.Pinned[i-c.o.Slots]].layout
-				size = only.bytes
-			}
-			slot.memory = x.Keep(x.Empty(cgotorch.Uint8, size))
+			slot.memory = x.Keep(x.Empty(cgotorch.Uint8, c.o.SlotBytes))
 			for _, k := range c.kinds {
-				if k.err != nil || only != nil && only != k.layout {
+				if k.err != nil {
 					continue
 				}
-				if k.bytes > size {
-					k.err = fmt.Errorf("unit %s, and what is like it, has %d bytes, and a slot %d: let CacheOptions.SlotBytes be as many: %w", k.first, k.bytes, size, ErrInvalidOptions)
+				if k.bytes > c.o.SlotBytes {
+					k.err = fmt.Errorf("unit %s, and what is like it, has %d bytes, and a slot %d: let CacheOptions.SlotBytes be as many: %w", k.first, k.bytes, c.o.SlotBytes, ErrInvalidOptions)
 					continue
 				}
 				m, err := newSlotModule(x, slot.memory, k, build, taken)
@@ -220,7 +192,7 @@ func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)
 		return nil
 	})
 	if errors.Is(err, cgotorch.ErrOutOfMemory) {
-		return fmt.Errorf("weights: %d slots of %d bytes, of which %d are there: take fewer: %w", n, c.o.SlotBytes, max(0, len(c.slots)-1), err)
+		return fmt.Errorf("weights: %d slots of %d bytes, of which %d are there: take fewer: %w", c.o.Slots, c.o.SlotBytes, max(0, len(c.slots)-1), err)
 	} else if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
@@ -237,26 +209,6 @@ func (c *Cache[M]) anyKind() error {
 	return c.Check()
 }
 
-// fillPinned begins the copies of the pinned units.
-func (c *Cache[M]) fillPinned() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, name := range c.o.Pinned {
-		unit, err := c.lookup(name)
-		if err != nil && c.o.Policy == Resident {
-			continue // this unit cannot be used, but others can
-		} else if err != nil {
-			return err
-		}
-		slot := c.slots[c.o.Slots+i]
-		slot.stays = true
-		if err := c.fill(slot, unit, false); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // lookup returns the unit of that name, or an error if the unit cannot be used. c.mu is held.
 func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	if c.closed {
@@ -266,9 +218,6 @@ func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	if unit == nil {
 		_, err := c.store.lookup(name)
 		return nil, err
-	}
-	if unit.slot != nil && unit.slot.stays {
-		return unit, nil // a pinned unit can be used even if the other units of its kind cannot
 	}
 	if err := unit.kind.err; err != nil {
 		return nil, fmt.Errorf("weights: unit %s cannot be used: %w", name, err)
@@ -287,9 +236,6 @@ func (c *Cache[M]) Check() error {
 	}
 	return errors.Join(errs...)
 }
-
-// Slots returns the number of slots, including the slots of pinned units.
-func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
 // At returns the module of slot number `slot` for units of the same kind as the named unit. The
 // module is for functions that are captured. A graph made with the module reads the unit that the

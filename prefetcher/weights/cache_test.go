@@ -111,10 +111,7 @@ func TestNewCache_Refused(t *testing.T) {
 	fails(ErrInvalidOptions, "Policy", newLinear, CacheOptions{Policy: 9})
 	fails(ErrInvalidOptions, "InFlight", newLinear, CacheOptions{InFlight: -1})
 	fails(ErrInvalidOptions, "SlotBytes", newLinear, CacheOptions{SlotBytes: -1})
-	fails(ErrInvalidOptions, "leave it 0", newLinear, CacheOptions{Policy: Resident, Slots: 1})
-	fails(ErrUnknownUnit, "else", newLinear, CacheOptions{Pinned: []string{"else"}})
-	fails(ErrInvalidOptions, "twice", newLinear, CacheOptions{Pinned: []string{unitName(1), unitName(1)}})
-	fails(ErrInvalidOptions, "100", newLinear, CacheOptions{SlotBytes: 100, Pinned: []string{unitName(1)}})
+	fails(ErrInvalidOptions, "100", newLinear, CacheOptions{SlotBytes: 100})
 	fails(broken, "broken", func(*cgotorch.Exec, string) (*nn.Linear, error) { return nil, broken }, CacheOptions{})
 	fails(nil, "", newLinear, CacheOptions{})
 	fails(cgotorch.ErrInvalidArgument, "nn.NewLinear", func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
@@ -186,7 +183,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 		build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 			return &nn.Linear{Weight: x.Keep(x.Empty(cgotorch.Float32, side, side))}, nil
 		}
-		if _, err := NewCache(store, d, build, CacheOptions{Policy: Resident}); !errors.Is(err, cgotorch.ErrOutOfMemory) {
+		if _, err := NewCache(store, d, build, CacheOptions{Slots: count}); !errors.Is(err, cgotorch.ErrOutOfMemory) {
 			t.Errorf("all at once: %v", err)
 		}
 		c := must.Get(NewCache(store, d, build, CacheOptions{Policy: NextLayer}))(t)
@@ -256,7 +253,7 @@ func TestCache_At_InGraph(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 5), d, CacheOptions{Slots: 2})
 		s := torchtest.NewStream(t, d)
-		in, means := (*cgotorch.Tensor)(nil), make([]*cgotorch.Tensor, c.Slots())
+		in, means := (*cgotorch.Tensor)(nil), make([]*cgotorch.Tensor, 2)
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			in = x.Keep(x.Ones(cgotorch.Float32, 1, width))
 			for k := range means {
@@ -265,7 +262,7 @@ func TestCache_At_InGraph(t *testing.T) {
 			apply(t, x, c, 0)
 		})
 		defer in.Close()
-		graphs := make([]*cgotorch.Graph, c.Slots())
+		graphs := make([]*cgotorch.Graph, 2)
 		for k := range graphs {
 			defer means[k].Close()
 			linear, err := c.At(k, unitName(0))
@@ -309,54 +306,14 @@ func TestCache_ManyGoroutines(t *testing.T) {
 					_ = c.Prefetch(ctx, unitName((i*g)%7))
 					cancel()
 					torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, (i*g)%7) })
-					c.drop(unitName(i % 7))
 				}
 			}()
 		}
 		all.Wait()
-		if s := c.Stats(); s.Uses() != 160 {
+		if s := c.Stats(); s.Hits+s.Ahead+s.Misses != 160 {
 			t.Errorf("%+v; want 160 uses", s)
 		}
 	})
-}
-
-// With Resident, one kind does not fit. The other kinds can be used.
-func TestCache_Resident_BadUnit(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	good, short := linearSpec("good"), linearSpec("short")
-	short.Tensors = short.Tensors[:1]
-	s := must.Get(NewStore([]UnitSpec{good, short}))(t)
-	defer s.Close()
-	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{Policy: Resident})
-	if err != nil {
-		t.Fatalf("NewCache fails for the one bad unit: %v", err)
-	}
-	c.Close()
-}
-
-// With Resident, a slot is only as large as its unit.
-func TestCache_Resident_Memory(t *testing.T) {
-	torchtest.CheckLeaks(t)
-	specs := []UnitSpec{{Name: "embedding", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{1 << 20}}}}}
-	for i := range 50 {
-		specs = append(specs, linearSpec(unitName(i)))
-	}
-	s := must.Get(NewStore(specs))(t)
-	defer s.Close()
-	c := must.Get(NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, name string) (any, error) {
-		if name == "embedding" {
-			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, 1<<20))}, nil
-		}
-		return newLinear(x, name)
-	}, CacheOptions{Policy: Resident}))(t)
-	defer c.Close()
-	var device int64
-	for _, slot := range c.slots {
-		device += slot.memory.Numel()
-	}
-	if st := s.Stats(); device > 2*st.Bytes {
-		t.Errorf("resident units of %d bytes take %d on the device", st.Bytes, device)
-	}
 }
 
 // If a unit is in use, Close returns at once. A second Close, after the release, waits until

@@ -4,7 +4,7 @@
 // A [Store] holds more weights than the device has room for. A unit is a part of the weights that
 // is copied as a whole, such as a layer or an expert. A [Cache] has a few slots on the device. A
 // slot is memory of fixed address that holds one unit at a time. A module is a Go value whose
-// tensors lie in a slot, such as an *nn.Linear. For [Experts] it must be an nn.Module.
+// tensors lie in a slot, such as an *nn.Linear.
 //
 //	blocks := regexp.MustCompile(`^block\.\d+`)
 //	files := []string{"model.safetensors"}
@@ -17,13 +17,13 @@
 //		layer.Release(x)
 //	}
 //
-// [Experts] is for a mixture of experts. There only the device finds out which units come next. It
-// works with every operator, in training too. [Table] is for the tokens of a decoder: the device
-// itself decides which experts are in slots, and reads the others over the bus. It needs weights of
-// 16 or 4 bits, and on CUDA compute capability 9.0. Package text decodes with it.
+// [Table] is for a mixture of experts. There only the device finds out which experts come next: it
+// decides itself which are in slots, and reads the others over the bus. Its kernels need weights of
+// 16 or 4 bits, and on CUDA compute capability 9.0. For other weights, and on 8.0, [Table.Fetch]
+// brings experts. Package text decodes with it.
 //
 // [Offload] keeps the state of an optimizer in host memory and steps the optimizer unit by unit.
-// examples/switch is a model that works with [Experts].
+// examples/switch is a model whose experts lie in a [Table].
 //
 // # The one rule
 //

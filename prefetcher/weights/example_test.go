@@ -48,13 +48,13 @@ func Example() {
 			hidden = layer.Module.Forward(x, hidden)
 			layer.Release(x)
 		}
-		fmt.Println(x.Item(hidden), "with", layers.Slots(), "slots")
+		fmt.Println(x.Item(hidden))
 		return nil
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Output: 6 with 2 slots
+	// Output: 6
 }
 
 // A layer has four experts in host memory, and two slots on the device. A token picks two experts.

@@ -19,8 +19,7 @@ import (
 //
 // Code that needs more of a slot than the name of its unit settles the slot first. To settle a
 // slot means to wait for the enqueuer, and never for the device. A Use does not send its fills to
-// the enqueuer. It enqueues them itself, because it would otherwise only wait. The goroutine that
-// handles an arrived route also enqueues its fills itself.
+// the enqueuer. It enqueues them itself, because it would otherwise only wait.
 
 // fill is one copy of a unit into a slot, from the decision until it is enqueued.
 type fill[M any] struct {
@@ -81,7 +80,8 @@ func (c *Cache[M]) enqueueHanded() {
 }
 
 // enqueue enqueues the copy on the copy stream. The stream first waits for every use of the slot's
-// earlier unit. It also waits for the new unit's last copy to the store.
+// earlier unit. It also waits for the new unit's last copy to the store, because a copy that failed
+// may have emptied the slot in which the unit was changed.
 func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses //edge:unit-refill-behind-uses TestSlot_Reuse_InOrder checked

@@ -34,7 +34,6 @@ func TestFill_Fails(t *testing.T) {
 			t.Error("a prefetch waits for a slot, and one is empty")
 		}
 		c.mu.Unlock()
-		c.drop(unitName(0), unitName(2))
 		bad.whole = whole
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 1) })
 		if st := c.Stats(); st.Prefetched != 3 || st.Ahead != 1 || st.Misses != 2 {

@@ -100,6 +100,17 @@ func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
 	}
 }
 
+// empty empties all slots, as copies that fail do.
+func empty(c *Cache[*nn.Linear]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.slots {
+		if s.holds != nil {
+			s.holds.slot, s.holds = nil, nil
+		}
+	}
+}
+
 // floats returns a tensor of a store as numbers.
 func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()

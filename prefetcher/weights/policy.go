@@ -14,18 +14,13 @@ const (
 	// slot. Among units with equally few uses, the unit whose last use is longest ago gives up its
 	// slot.
 	LFU
-	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
-	// was prefetched.
-	OnDemand
 	// NextLayer is for units that are used in the order of the store, again and again. With n
 	// slots, each Use begins the copies of the next n-1 units in that order. The first unit follows
-	// the last. NextLayer suits layers. It does not suit experts, because any expert may come next.
+	// the last.
 	NextLayer
-	// Resident has a slot for each unit and copies all units when the cache is made.
-	Resident
 )
 
-var policyNames = []string{"LRU", "LFU", "OnDemand", "NextLayer", "Resident"}
+var policyNames = []string{"LRU", "LFU", "NextLayer"}
 
 func (p Policy) String() string {
 	if p.valid() {

@@ -25,7 +25,7 @@ import (
 // for a unit that does not fit its slot or its module.
 func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 	for {
-		slotFree, copied, err := c.tryPrefetch(name, true)
+		slotFree, copied, err := c.tryPrefetch(name)
 		if slotFree == nil {
 			return err
 		}
@@ -45,13 +45,9 @@ func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 	}
 }
 
-// prefetchNow is a Prefetch that enqueues the copy on the caller's goroutine. If Prefetch would
-// wait or fail, prefetchNow does nothing. The Use then copies the unit and reports the error.
-func (c *Cache[M]) prefetchNow(name string) { _, _, _ = c.tryPrefetch(name, false) }
-
 // tryPrefetch is Prefetch without the wait. If it returns channels, the caller waits for one of
-// them and tries again. If `hand` is set, the enqueuer enqueues the copy.
-func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan struct{}, err error) {
+// them and tries again.
+func (c *Cache[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.offerEmptied()
@@ -67,7 +63,7 @@ func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan 
 		return nil, nil, nil
 	}
 	if len(c.queue) >= c.o.InFlight {
-		return nil, nil, fmt.Errorf("weights: unit %s: %w: all are in use, and %d prefetches wait for one already: use or Drop them, or let CacheOptions.InFlight be more", name, ErrNoSlot, len(c.queue))
+		return nil, nil, fmt.Errorf("weights: unit %s: %w: all are in use, and %d prefetches wait for one already: use them, or let CacheOptions.InFlight be more", name, ErrNoSlot, len(c.queue))
 	}
 	if c.inFlight() >= c.o.InFlight {
 		c.settleBefore(nil)
@@ -76,16 +72,12 @@ func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan 
 	if c.inFlight() >= c.o.InFlight {
 		return c.changed, c.stats.nextAhead(), nil
 	}
-	slot := c.victim(false)
-	switch {
-	case slot == nil:
-		c.queue = append(c.queue, unit)
-	case hand:
+	if slot := c.victim(false); slot != nil {
 		c.handFill(slot, unit)
-	default:
-		err = c.fill(slot, unit, true)
+	} else {
+		c.queue = append(c.queue, unit)
 	}
-	return nil, nil, err
+	return nil, nil, nil
 }
 
 // inFlight returns the number of prefetches that are perhaps not done.
@@ -112,24 +104,6 @@ func (c *Cache[M]) prefetchNext(used *unit[M]) {
 	}
 }
 
-// drop says that prefetched units will not be used. Different units may then take their slots at
-// once.
-func (c *Cache[M]) drop(names ...string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, name := range names {
-		unit := c.units[name]
-		if unit == nil {
-			continue
-		}
-		if unit.slot != nil {
-			unit.slot.wanted = false
-		}
-		c.dequeue(unit)
-	}
-	c.slotFree()
-}
-
 // dequeue removes a unit's prefetch from the queue of prefetches that wait for a slot.
 func (c *Cache[M]) dequeue(unit *unit[M]) {
 	if i := slices.Index(c.queue, unit); i >= 0 {
@@ -144,7 +118,7 @@ func (c *Cache[M]) dequeue(unit *unit[M]) {
 // first. c.mu is held.
 func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	var best *slot[M]
-	for _, slot := range c.slots[:c.o.Slots] {
+	for _, slot := range c.slots {
 		switch {
 		case slot.uses > 0 || slot.wanted && !forUse:
 		case slot.holds == nil:

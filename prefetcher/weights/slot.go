@@ -15,7 +15,6 @@ type slot[M any] struct {
 	modules map[*layout]*slotModule[M]
 
 	holds  *unit[M] // the unit whose copy was begun last, or nil
-	stays  bool     // the slot keeps its unit for ever
 	wanted bool     // its unit was prefetched and has not been used since
 	fresh  bool     // its unit has not been used since the slot was filled
 

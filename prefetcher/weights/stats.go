@@ -23,28 +23,6 @@ type CacheStats struct {
 	HostWait   time.Duration // time for which goroutines waited in Prefetch and Use
 }
 
-// Uses returns the number of all Uses.
-func (s CacheStats) Uses() int { return s.Hits + s.Ahead + s.Misses }
-
-// HitRate returns the share of Uses that needed no copy. It is 0 if there were no Uses.
-func (s CacheStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Uses())) }
-
-// Hidden returns the share of the copying time, from 0 to 1, in which no stream waited for a
-// copy. It is 0 if nothing was copied.
-func (s CacheStats) Hidden() float64 {
-	if s.Copy <= 0 {
-		return 0
-	}
-	return max(0, 1-share(float64(s.Stall), float64(s.Copy)))
-}
-
-func share(part, whole float64) float64 {
-	if whole <= 0 {
-		return 0
-	}
-	return part / whole
-}
-
 // Stats returns the counts so far. It waits for the enqueuer and never for the device. Copy and
 // Stall do not yet count work that the device has not finished.
 func (c *Cache[M]) Stats() CacheStats {

@@ -3,27 +3,11 @@ package weights
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
-
-func TestCacheStats(t *testing.T) {
-	for _, test := range []struct {
-		s           CacheStats
-		hit, hidden float64
-	}{
-		{CacheStats{}, 0, 0},
-		{CacheStats{Hits: 3, Ahead: 2, Misses: 1, Copy: 10 * time.Millisecond, Stall: 4 * time.Millisecond}, 0.5, 0.6},
-		{CacheStats{Misses: 2, Copy: time.Millisecond, Stall: 3 * time.Millisecond}, 0, 0},
-	} {
-		if hit, hidden := test.s.HitRate(), test.s.Hidden(); hit != test.hit || hidden != test.hidden {
-			t.Errorf("%+v: %v of the uses hit, %v of the copying hidden; want %v and %v", test.s, hit, hidden, test.hit, test.hidden)
-		}
-	}
-}
 
 // A copy for which a stream has to wait counts as stall. A copy that was done before the Use does
 // not.

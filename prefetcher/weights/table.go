@@ -22,7 +22,8 @@ import (
 //	               What comes over the bus is written into the slot on the way.
 //
 // The host takes no part, so a token of all layers can be one CUDA graph. Where so much misses that
-// the copy engine is faster, [Table.Fetch] takes a part between the two. A token takes the time of
+// the copy engine is faster, [Table.Fetch] takes a part between the two. Fetch and any operator
+// also serve dtypes and devices that token_experts does not take. A token takes the time of
 // its missing bytes at the bus's speed, and the time that it takes with all experts on the device.
 // The kernels: csrc/kernels/token_route.cc and token_experts.cc. Both give the bits of a model
 // whose experts are all on the device. Places has, as Int32: the slot of each expert or -1, the

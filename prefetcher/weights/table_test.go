@@ -207,7 +207,7 @@ func TestNewTable_Refused(t *testing.T) {
 		func(o *TableOptions) { o.DType = cgotorch.Int32 },
 		func(o *TableOptions) { o.Slots = 0 },
 		func(o *TableOptions) { o.Slots = 7 },
-		func(o *TableOptions) { o.Policy = OnDemand },
+		func(o *TableOptions) { o.Policy = NextLayer },
 	} {
 		o := smallTable
 		change(&o)

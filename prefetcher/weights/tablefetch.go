@@ -58,9 +58,9 @@ func (t *Table) ByEngine(x *cgotorch.Exec) bool {
 
 // Fetch copies the experts that a token misses into their slots, by the copy engine, and changes
 // picks, Int32 [top, 4], which token_route has made for the layer: all of them are in slots then.
-// It runs on x's stream, between token_route and token_experts, and not within a pass. It waits for
-// the picks, not for the copies. It fails with [cgotorch.ErrInvalidArgument] for a layer or a pick
-// that the table has not.
+// It runs on x's stream, between token_route and the work that reads the slots, and not within a
+// pass. It waits for the picks, not for the copies. It fails with [cgotorch.ErrInvalidArgument] for
+// a layer or a pick that the table has not.
 func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks *cgotorch.Tensor) {
 	const op = "Table.Fetch"
 	t.hasSlots(x, op)

@@ -204,7 +204,7 @@ func (c *Cache[M]) stuck() bool {
 	if c.victim(true) != nil {
 		return false
 	}
-	for _, slot := range c.slots[:c.o.Slots] {
+	for _, slot := range c.slots {
 		held := false
 		for do := range slot.users {
 			wanted := c.waiting[do]
@@ -299,13 +299,9 @@ func (u *Use[M]) release(on *cgotorch.Stream, e *cgotorch.Event) {
 	if slot.uses--; slot.uses > 0 {
 		return
 	}
-	switch {
-	case c.closed && !c.inUse():
+	if c.closed && !c.inUse() {
 		c.freeLater()
 		return
-	case c.o.Policy == OnDemand && !slot.stays && !slot.wanted:
-		slot.holds.slot = nil
-		slot.holds = nil
 	}
 	c.slotFree()
 }

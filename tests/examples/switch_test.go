@@ -36,19 +36,14 @@ func switchAnswers(t *testing.T) (prompts []string, want string) {
 	return prompts, want
 }
 
-// The answers equal those of Hugging Face's transformers, for each way to choose, copy and run
-// experts.
+// The answers equal those of Hugging Face's transformers, for each way to keep and run experts.
 func TestSwitch(t *testing.T) {
 	prompts, want := switchAnswers(t)
 	for _, test := range []struct{ flags, says string }{
-		{"", "copies begun before the use"},
-		{"-captured", ""},
-		{"-gating predicted", "of them right"},
-		{"-gating predicted -captured -slots 4", "of them right"},
-		{"-policy on-demand -slots 1", "uses, 0.0 % of them without a copy"},
-		{"-policy lfu -slots 3 -pinned 8 -captured", ""},
-		{"-policy next", ""},
-		{"-policy resident -gating predicted", "0 for nothing"},
+		{"", "of them in a slot"},
+		{"-slots 1", "experts by the copy engine"},
+		{"-slots 8 -captured", "0 uses"},
+		{"-dtype bfloat16 -slots 2", "over the bus, 0 experts"},
 		{"-dtype bfloat16 -captured", "where the whole model would take 1.6 MB"},
 	} {
 		t.Run(test.flags, func(t *testing.T) {
@@ -68,7 +63,7 @@ func TestSwitch(t *testing.T) {
 func TestSwitch_Prompts(t *testing.T) {
 	for _, flags := range [][]string{
 		{}, // the little model's own questions
-		{"-gating", "pre-gated", "-prompt", "What is a slot?", "What is a hit?"},
+		{"-slots", "2", "-prompt", "What is a slot?", "What is a hit?"},
 		{"-prompt", ""}, {"☃ 流 \x01"}, {"</s><extra_id_0>"}, {"-max-tokens", "1", "What is a slot?"},
 		{strings.Repeat("What is a slot? ", 40)},
 	} {
@@ -187,10 +182,6 @@ func TestSwitch_Refuses(t *testing.T) {
 		"a flag behind a prompt":  {[]string{"Hello", "-captured"}, []string{"-captured", "flags come first"}},
 		"no tokens":               {[]string{"-max-tokens", "0"}, []string{"-max-tokens 0"}},
 		"no slots":                {[]string{"-slots", "0"}, []string{"-slots 0"}},
-		"pinned below 0":          {[]string{"-pinned", "-1"}, []string{"-pinned -1"}},
-		"more pinned than there":  {[]string{"-pinned", "9"}, []string{"-pinned 9", "8 experts"}},
-		"unknown policy":          {[]string{"-policy", "mru"}, []string{"-policy mru", "lfu, lru"}},
-		"unknown gating":          {[]string{"-gating", "never"}, []string{"-gating never", "pre-gated"}},
 		"unknown dtype":           {[]string{"-dtype", "int8"}, []string{"-dtype int8", "bfloat16"}},
 		"unknown device":          {[]string{"-device", "tpu"}, []string{"tpu"}},
 		"absent device":           {[]string{"-device", "cuda:63"}, []string{"cuda"}},

@@ -3,6 +3,7 @@ package text_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -13,105 +14,79 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// dispatched runs the experts of an encoder or a decoder. The host reads which experts are wanted,
-// and runs them one after another.
-type dispatched struct {
-	layers []*text.Sparse
-	ids    *cgotorch.Tensor
-	seen   *[][]int64 // the ids of each call of Route
-	calls  *int       // number of calls of experts
+// The experts that tokens choose are those of Hugging Face's transformers: the logits are right
+// although all other experts are NaN. This holds for experts on the device and for those in slots,
+// where several tokens at once read them over the bus.
+func TestSwitch_ChosenExperts(t *testing.T) {
+	for _, name := range cases {
+		for _, slots := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%s/slots=%d", name, slots), func(t *testing.T) {
+				torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+					torchtest.NoTF32(t)
+					f := readCase(t, name)
+					for _, r := range f.Runs {
+						torchtest.Do(t, d, func(x *cgotorch.Exec) {
+							m := model(t, x, f, text.SwitchOptions{Slots: slots, NoGrouped: true})
+							layers := sparseLayers(m)
+							if len(layers) != len(r.Experts) {
+								t.Fatalf("%d sparse layers, want %d", len(layers), len(r.Experts))
+							}
+							for i, chosen := range r.Experts {
+								for k, e := range layers[i].Experts.Expert {
+									if !slices.Contains(chosen, int64(k)) {
+										x.FillInPlace(e.WI.Weight, math.NaN())
+										x.FillInPlace(e.WO.Weight, math.NaN())
+									}
+								}
+							}
+							ids, mask, decoderIDs := r.inputs(x)
+							wantNear(t, "the chosen experts", cgotorch.ToSlice[float32](x, m.Logits(x, ids, mask, decoderIDs)), r.Logits, tolerance)
+						})
+					}
+				})
+			})
+		}
+	}
 }
 
-func (m *dispatched) Route(x *cgotorch.Exec, _ int, ids *cgotorch.Tensor) {
-	m.ids = ids
-	*m.seen = append(*m.seen, cgotorch.ToSlice[int64](x, ids))
-}
-
-func (m *dispatched) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) { panic("only Pieces predict") }
-
-func (m *dispatched) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
-	host, expert := cgotorch.ToSlice[int64](x, m.ids), m.layers[layer].Experts.Expert
-	return nn.Dispatch(x, tokens, host, nn.ExpertOrder(x, m.ids), func(id int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
-		*m.calls++
-		return expert[id].Forward(x, rows)
-	})
-}
-
-// sparseLayers returns the sparse layers of a model's encoder and decoder.
-func sparseLayers(m *text.Switch) (encoder, decoder []*text.Sparse) {
+// sparseLayers returns the sparse layers of a model, those of the encoder first.
+func sparseLayers(m *text.Switch) (layers []*text.Sparse) {
 	for _, b := range m.Encoder.Block {
-		encoder = append(encoder, b.FF.Sparse)
+		layers = append(layers, b.FF.Sparse)
 	}
 	for _, b := range m.Decoder.Block {
-		decoder = append(decoder, b.FF.Sparse)
+		layers = append(layers, b.FF.Sparse)
 	}
-	dense := func(s *text.Sparse) bool { return s == nil }
-	return slices.DeleteFunc(encoder, dense), slices.DeleteFunc(decoder, dense)
+	return slices.DeleteFunc(layers, func(s *text.Sparse) bool { return s == nil })
 }
 
-// A model without experts runs the experts of a second model. Both models then give the same
-// bits. The model without experts chooses the same experts as Hugging Face's transformers.
-func TestSwitch_NoExperts_Dispatch(t *testing.T) {
+// With experts in slots a model generates what it does with all experts on the device.
+func TestSwitch_Generate_Slots(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			f := readCase(t, name)
-			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-				whole, bare := model(t, x, f, text.SwitchOptions{}), model(t, x, f, text.SwitchOptions{NoExperts: true})
-				for _, n := range nn.State(bare) {
-					if isExpert(n.Name) {
-						t.Errorf("%s is there without experts", n.Name)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
+				f := readCase(t, name)
+				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+					m := model(t, x, f, text.SwitchOptions{Slots: 1})
+					m.Config.EOSTokenID = nil
+					ids, mask, _ := f.Runs[0].inputs(x)
+					got := must.Get(m.Generate(context.Background(), x, ids, mask, text.SwitchGenerateOptions{MaxNewTokens: 12}))(t)
+					if fmt.Sprint(got) != fmt.Sprint(f.Generated.Open) {
+						t.Errorf("got %v, want %v", got, f.Generated.Open)
 					}
-				}
-				var seen [][]int64
-				calls := 0
-				encoder, decoder := sparseLayers(whole)
-				bare.Encoder.Experts = &dispatched{layers: encoder, seen: &seen, calls: &calls}
-				bare.Decoder.Experts = &dispatched{layers: decoder, seen: &seen, calls: &calls}
-				must.Check(t, nn.Check(bare))
-				for _, r := range f.Runs {
-					seen, calls = nil, 0
-					ids, mask, decoderIDs := r.inputs(x)
-					got := cgotorch.ToSlice[float32](x, bare.Logits(x, ids, mask, decoderIDs))
-					wantNear(t, "dispatched", got, r.Logits, tolerance)
-					if want := cgotorch.ToSlice[float32](x, whole.Logits(x, ids, mask, decoderIDs)); len(r.DecoderIDs[0]) > 4 && !slices.Equal(got, want) {
-						t.Error("dispatched experts give other bits than resident ones")
+					if s := m.ExpertStats(x); s.Hits == 0 || s.Misses == 0 || s.HostBytes == 0 {
+						t.Errorf("%+v; want hits, misses and bytes", s)
 					}
-					if fmt.Sprint(seen) != fmt.Sprint(r.Experts) {
-						t.Errorf("experts %v, want %v", seen, r.Experts)
-					}
-					want := 0
-					for _, ids := range r.Experts {
-						slices.Sort(ids)
-						want += len(slices.Compact(ids))
-					}
-					if calls != want {
-						t.Errorf("%d calls of experts, want %d", calls, want)
-					}
-					o := text.SwitchGenerateOptions{MaxNewTokens: 6}
-					answers := must.Get(bare.Generate(context.Background(), x, ids, mask, o))(t)
-					if want := must.Get(whole.Generate(context.Background(), x, ids, mask, o))(t); fmt.Sprint(answers) != fmt.Sprint(want) {
-						t.Errorf("dispatched experts generate %v, want %v", answers, want)
-					}
-				}
+				})
 			})
 		})
 	}
 }
 
-func TestSwitch_Encode_NoExperts(t *testing.T) {
-	f := readCase(t, "tied")
-	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
-		m := model(t, x, f, text.SwitchOptions{NoExperts: true})
-		ids, mask, _ := f.Runs[0].inputs(x)
-		m.Encode(x, ids, mask)
-		return nil
-	})
-	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "made without experts")
-}
-
 // Every way to run experts gives the results of the dispatched experts. There are cases with many
 // tokens and few experts, and with few tokens and many experts.
-func TestResidentExperts_Forward(t *testing.T) {
+func TestSwitchExperts_Forward(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {

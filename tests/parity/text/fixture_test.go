@@ -69,7 +69,7 @@ func random(t *testing.T, x *cgotorch.Exec, config []byte, o text.SwitchOptions)
 	must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), config, 0o644))
 	o.RandomWeights = 1
 	m := must.Get(text.LoadSwitch(x, o, folder))(t)
-	t.Cleanup(func() { must.Check(t, nn.Close(m)) })
+	t.Cleanup(func() { must.Check(t, m.Close()) })
 	return m
 }
 

@@ -87,21 +87,22 @@ func TestSwitchConfig_Sparse(t *testing.T) {
 	var lines [][3]any
 	filetest.JSON(t, filepath.Join("testdata", "sparse.json"), &lines)
 	for _, line := range lines {
-		c := text.SwitchConfig{NumLayers: int(line[0].(float64)), NumSparseEncoderLayers: int(line[1].(float64)), NumExperts: 1}
+		config := fmt.Appendf(nil, `{"vocab_size": 4, "d_model": 4, "d_ff": 4, "num_heads": 1, "d_kv": 4, "num_experts": 1,
+			"num_layers": %v, "num_decoder_layers": 1, "num_sparse_encoder_layers": %v, "num_sparse_decoder_layers": 1}`, line[0], line[1])
 		var got []int
-		for _, experts := range c.ExpertNames(false) {
-			var block int
-			if _, err := fmt.Sscanf(experts[0], "encoder.block.%d.", &block); err != nil {
-				t.Fatal(err)
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+			for i, b := range random(t, x, config, text.SwitchOptions{}).Encoder.Block {
+				if b.FF.Sparse != nil {
+					got = append(got, i)
+				}
 			}
-			got = append(got, block)
-		}
+		})
 		var want []int
 		for _, i := range line[2].([]any) {
 			want = append(want, int(i.(float64)))
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%d of %d layers: %v are sparse, want %v", c.NumSparseEncoderLayers, c.NumLayers, got, want)
+			t.Errorf("%v of %v layers: %v are sparse, want %v", line[1], line[0], got, want)
 		}
 	}
 }
