@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "407c1a23815ec1000cf418ca1c06a926c08efd6d90f781fdde706a2f3d5f26c7"
+const Source = "6903da3593f26f4fe6949e8239103caca486c193f452c5b6d31914df467e7c4e"
