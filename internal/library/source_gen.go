@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "6903da3593f26f4fe6949e8239103caca486c193f452c5b6d31914df467e7c4e"
+const Source = "fd2b5009521484f0596659518bacbfebe061aacb2af7d46c8a6bf3a4f632f013"
