@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "407c1a23815ec1000cf418ca1c06a926c08efd6d90f781fdde706a2f3d5f26c7"
+const Source = "fd2b5009521484f0596659518bacbfebe061aacb2af7d46c8a6bf3a4f632f013"
