@@ -113,7 +113,7 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 			l.sample(x, f, d.token(x, l.tokenPass(x, counts)), told)
 			return
 		}
-		logits := d.rows(x, b.pass(x, n, counts))
+		logits := b.logits(x, n, counts, alike)
 		b.samplers.rows(x, 0, n).pick(x, f, logits, x.Narrow(b.tokens, 0, 0, n), x.Narrow(b.seats.positions, 0, 0, n), told, "full")
 	}
 	var in []*cgotorch.Tensor
@@ -137,6 +137,26 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 	}
 	x.CopyInPlace(b.results.next(x), b.told)
 	return b.results.read(x)
+}
+
+// logits maps the tokens of the first n seats to the logits of the next ones. With `alike` the
+// result of a row does not depend on the others. On the CPU a product's does, so that rows are
+// computed one after another. On CUDA it depends on the number of rows alone.
+func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgotorch.Tensor {
+	if !alike || x.Device().IsCUDA() {
+		p := b.pass(x, 0, n, blocks)
+		p.alike = alike
+		return b.d.rows(x, p)
+	}
+	var all []*cgotorch.Tensor
+	for i := range n {
+		if b.positions[i] < 0 {
+			all = append(all, x.Zeros(b.d.wide, 1, int64(b.d.c.vocab)))
+			continue
+		}
+		all = append(all, x.Tidy(func() *cgotorch.Tensor { return b.d.rows(x, b.pass(x, i, 1, blocks)) }))
+	}
+	return x.Cat(all, 0)
 }
 
 // move gives seat `to` what steps know of seat `from`.

@@ -20,23 +20,24 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // them row by row with the kernels of a token where these take them, because rows pick different
 // experts. A row whose position is below 0 is passed over: it writes neither pages nor a token.
 
-// rowsPass is what a step of the first n seats knows of them.
+// rowsPass is what a step of some seats knows of them.
 type rowsPass struct {
-	n      int
-	seats  *seats
-	tables []*cgotorch.Tensor // of each layer, Int64 [n, 2, blocks]
-	before []*cgotorch.Tensor // of each layer, Int64 [n]
+	from, n int  // the first seat, and how many
+	alike   bool // the result of a row does not depend on the other rows
+	seats   *seats
+	tables  []*cgotorch.Tensor // of each layer, Int64 [n, 2, blocks]
+	before  []*cgotorch.Tensor // of each layer, Int64 [n]
 }
 
-// pass returns what a step of the first n seats needs. It reads and writes the pages of the first
-// `blocks` blocks of each table.
-func (s *seats) pass(x *cgotorch.Exec, n int, blocks []int) *rowsPass {
-	p := &rowsPass{n: n, seats: s}
+// pass returns what a step of n seats needs, from seat `from` on. It reads and writes the pages of
+// the first `blocks` blocks of each table.
+func (s *seats) pass(x *cgotorch.Exec, from, n int, blocks []int) *rowsPass {
+	p := &rowsPass{from: from, n: n, seats: s}
 	layers := len(s.d.layers)
 	p.tables, p.before = make([]*cgotorch.Tensor, layers), make([]*cgotorch.Tensor, layers)
 	for i, span := range s.spans {
-		live := x.Narrow(x.Narrow(span.tables, 0, 0, n), 3, 0, blocks[i])
-		before := x.Narrow(span.before, 0, 0, n)
+		live := x.Narrow(x.Narrow(span.tables, 0, from, n), 3, 0, blocks[i])
+		before := x.Narrow(span.before, 0, from, n)
 		for k, layer := range span.layers {
 			p.tables[layer], p.before[layer] = x.Select(live, 1, k), before
 		}
@@ -44,10 +45,9 @@ func (s *seats) pass(x *cgotorch.Exec, n int, blocks []int) *rowsPass {
 	return p
 }
 
-// rows maps the tokens of the first n seats to the logits of the next ones, [n, vocab] in the wide
-// dtype.
+// rows maps the tokens of seats to the logits of the next ones, [n, vocab] in the wide dtype.
 func (d *decoder) rows(x *cgotorch.Exec, p *rowsPass) *cgotorch.Tensor {
-	tokens, positions := x.Narrow(p.seats.tokens, 0, 0, p.n), x.Narrow(p.seats.positions, 0, 0, p.n)
+	tokens, positions := x.Narrow(p.seats.tokens, 0, p.from, p.n), x.Narrow(p.seats.positions, 0, p.from, p.n)
 	sum, turns := d.beginRows(x, tokens, positions, p.seats.frequencies)
 	s := &rowStream{sum: sum}
 	for i, l := range d.layers {
@@ -114,7 +114,7 @@ func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decod
 // device.
 func (d *decoder) rowExperts(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decoderLayer) {
 	d.addNorm(x, s, nil)
-	if x.Device().IsCUDA() && (d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {
+	if x.Device().IsCUDA() && (p.alike || d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {
 		arrived := x.Narrow(p.seats.arrived, 0, 0, 8*d.c.keyHeads)
 		var all []*cgotorch.Tensor
 		for i := range p.n {

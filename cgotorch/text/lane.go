@@ -51,7 +51,7 @@ type lane struct {
 	position *cgotorch.Tensor // Int64 [1]: its position
 	sampler  *sampler
 	results  *results
-	logits   *cgotorch.Tensor // [1, vocab], of a step with a mask
+	logits   *cgotorch.Tensor // [1, vocab], of a step with a mask; nil if the lane has no steps of its own
 	steps    map[features]*cgotorch.Captured
 	samples  map[features]*cgotorch.Captured
 }
@@ -79,7 +79,10 @@ func newLane(x *cgotorch.Exec, r *seats, i int, results *results) *lane {
 }
 
 func (l *lane) tensors() []*cgotorch.Tensor {
-	all := slices.Concat(l.sampler.tensors(), []*cgotorch.Tensor{l.token, l.position, l.logits})
+	all := slices.Concat(l.sampler.tensors(), []*cgotorch.Tensor{l.token, l.position})
+	if l.logits != nil {
+		all = append(all, l.logits)
+	}
 	for _, s := range l.spans {
 		all = append(all, s.table, s.before, s.ends)
 	}

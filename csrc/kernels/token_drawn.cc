@@ -29,7 +29,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -41,6 +40,7 @@
 #include "kernels/inputs.h"
 #include "kernels/token_best_cuda.h"
 #include "kernels/token_drawn_cuda.h"
+#include "kernels/token_probability.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -126,13 +126,11 @@ void on_cpu(const Inputs& of, int64_t row) {
   const float uniform = of.uniforms.const_data_ptr<float>()[row * uniforms + position];
   const int64_t token = drawn_on_cpu(of.changed.const_data_ptr<float>() + row * n, n, numbers, top, filter, uniform);
   const float* const logits = of.logits.const_data_ptr<float>() + row * n;
-  const double largest = *std::max_element(logits, logits + n);
-  const double sum = std::accumulate(logits, logits + n, 0.0, [&](double before, float v) { return before + std::exp(v - largest); });
   of.token.mutable_data_ptr<int64_t>()[row] = token;
   of.position.mutable_data_ptr<int64_t>()[row] = position;
   double* const result = of.result.mutable_data_ptr<double>() + row * (of.result.numel() / rows);
   result[0] = static_cast<double>(token);
-  result[1] = std::isfinite(largest) ? logits[token] - largest - std::log(sum) : std::numeric_limits<double>::quiet_NaN();
+  result[1] = log_probability(logits, n, token);
 }
 
 // As the struct Drawn of the CUDA text.

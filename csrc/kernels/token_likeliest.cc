@@ -11,7 +11,6 @@
 // written. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/argmax.h>
-#include <ATen/ops/log_softmax.h>
 #include <torch/library.h>
 
 #include <cstdint>
@@ -23,6 +22,7 @@
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/token_best_cuda.h"
+#include "kernels/token_probability.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -77,7 +77,7 @@ void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& po
       token.view({-1}).narrow(0, r, 1).copy_(best);
       where.add_(1);
       told.select(0, 0).copy_(best.squeeze());
-      told.select(0, 1).copy_(at::log_softmax(row, 0).index_select(0, best).squeeze());
+      told.select(0, 1).fill_(log_probability(row.const_data_ptr<float>(), n, best.item<int64_t>()));
     }
     return;
   }
