@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "fd2b5009521484f0596659518bacbfebe061aacb2af7d46c8a6bf3a4f632f013"
+const Source = "6bb9e58ef8231873834dc0e17ab83688b308794321d39c5628ccbd635903533f"
