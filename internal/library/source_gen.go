@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "6bb9e58ef8231873834dc0e17ab83688b308794321d39c5628ccbd635903533f"
+const Source = "23717f2a64723be2bb3c13d4f8aa20cd2bad2d4a89336f7668578837bd689957"
