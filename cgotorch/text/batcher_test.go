@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,18 @@ import (
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
+
+// openServed opens a model of configs, on a GPU one that the kernels of a token take.
+func openServed(t *testing.T, name string, o text.Options) *text.Model {
+	t.Helper()
+	config := configs[name]
+	if torchtest.Device().IsCUDA() {
+		o.DType = cgotorch.BFloat16
+		config = strings.NewReplacer(`"hidden_size": 32`, `"hidden_size": 64`, `"head_dim": 8`, `"head_dim": 16`, "[1, 1.1, 1.2, 1.3]", "[1, 1.1, 1.2, 1.3, 1, 1, 1, 1]",
+			"[2, 3, 4, 5]", "[2, 3, 4, 5, 1, 1, 1, 1]").Replace(config)
+	}
+	return openRandom(t, config, o)
+}
 
 // batcherOf makes a Batcher that is closed before the test's model.
 func batcherOf(t *testing.T, m *text.Model, o text.BatcherOptions) *text.Batcher {
@@ -61,13 +74,9 @@ func servedOptions(i, vocab int) text.GenerateOptions {
 
 // Each answer is the one that a conversation gives.
 func TestBatcher_Answers(t *testing.T) {
-	for name, config := range configs {
+	for name := range configs {
 		t.Run(name, func(t *testing.T) {
-			o := text.Options{Context: 200, CacheTokens: 4000}
-			if torchtest.Device().IsCUDA() {
-				o.DType = cgotorch.BFloat16
-			}
-			m := openRandom(t, config, o)
+			m := openServed(t, name, text.Options{Context: 200, CacheTokens: 4000})
 			b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 6, Piece: 16})
 			const requests = 24
 			r := rand.New(rand.NewPCG(1, 2))
@@ -121,13 +130,9 @@ func TestBatcher_Answers(t *testing.T) {
 // With Reproducible an answer has the same bits alone and beside others, where pages are scarce,
 // callers leave, and prompts begin alike.
 func TestBatcher_Reproducible(t *testing.T) {
-	for name, config := range configs {
+	for name := range configs {
 		t.Run(name, func(t *testing.T) {
-			o := text.Options{Context: 160, CacheTokens: 500}
-			if torchtest.Device().IsCUDA() {
-				o.DType = cgotorch.BFloat16
-			}
-			m := openRandom(t, config, o)
+			m := openServed(t, name, text.Options{Context: 160, CacheTokens: 500})
 			b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 8, Piece: 32, Reproducible: true})
 			const requests = 40
 			r := rand.New(rand.NewPCG(3, 4))
@@ -180,7 +185,7 @@ func TestBatcher_Reproducible(t *testing.T) {
 
 // An equal beginning is computed once, also by requests that come together.
 func TestBatcher_EqualBeginnings(t *testing.T) {
-	m := openRandom(t, configs["llama"], text.Options{Context: 600, CacheTokens: 1200})
+	m := openServed(t, "llama", text.Options{Context: 600, CacheTokens: 1200})
 	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 16, Piece: 64})
 	r := rand.New(rand.NewPCG(5, 6))
 	system := randomTokens(r, 480)
@@ -203,7 +208,7 @@ func TestBatcher_EqualBeginnings(t *testing.T) {
 
 // Requests that cannot be served get an error at once. The others are not disturbed.
 func TestBatcher_Refusals(t *testing.T) {
-	m := openRandom(t, configs["llama"], text.Options{Context: 100, CacheTokens: 100})
+	m := openServed(t, "llama", text.Options{Context: 100, CacheTokens: 100})
 	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 1, Queue: 1})
 	for name, prompt := range map[string][]int64{"an empty prompt": {}, "no token": {61}, "too long": make([]int64, 100)} {
 		if _, _, err := answerOf(t.Context(), b, prompt, text.GenerateOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
@@ -264,7 +269,7 @@ func TestBatcher_Refusals(t *testing.T) {
 // Conversations come and go, half of them cancelled, with pages for a third of them. None is lost
 // or mixed up, and all pages come back.
 func TestBatcher_ComeAndGo(t *testing.T) {
-	m := openRandom(t, configs["llama"], text.Options{Context: 128, CacheTokens: 640})
+	m := openServed(t, "llama", text.Options{Context: 128, CacheTokens: 640})
 	free := m.FreePages()
 	b := must.Get(m.NewBatcher(text.BatcherOptions{MaxBatch: 16, Piece: 32}))(t)
 	want := map[int][]int64{}
