@@ -244,7 +244,7 @@ func (r *callersRun) serveAll(b *text.Batcher, all []textRequest, callers int) (
 func (r *callersRun) closed() error {
 	rate := 0. // requests a second of 64 callers
 	for _, n := range []int{1, 16, 64, 256} {
-		count := max(2*n, 8)
+		count := min(max(2*n, 8), 256)
 		if r.c.brief && n > 16 {
 			break
 		}
