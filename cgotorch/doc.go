@@ -10,9 +10,9 @@
 //   - an [Inference], and a Batcher of package serve
 //   - a Group of package distributed, for gradients
 //   - a Prefetcher and a Tensors of package prefetcher, for copies
-//   - a Cache and an Experts of package prefetcher/weights, for copies, and a Table for its passes
+//   - a Cache of package prefetcher/weights, for copies, and a Table for its passes
 //   - a JPEGDecoder of package images, on the threads of the pools that it serves
-//   - a Model of package text, for copies of tokens
+//   - a Model of package text, for answers and copies of tokens, those of its Batcher too
 //
 // Prefetcher, Cache and Batcher enqueue on goroutines of their own, perhaps after the call, in the
 // order of the calls. Objects that are made from a Cache use the Cache's stream.

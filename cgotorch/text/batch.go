@@ -99,7 +99,7 @@ func (b *batch) upload(stream *cgotorch.Stream) error {
 }
 
 // step computes the next token of the first n seats, and moves their positions. It returns the read
-// of what all seats are told. On CUDA the work is captured for each n and each number of blocks. A
+// of what all seats are told. The work is captured on CUDA, for each n and each number of blocks. A
 // single seat takes the kernels of a token, unless `alike` asks for those of rows.
 func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bool) *cgotorch.HostRead {
 	d := b.d
@@ -139,9 +139,9 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 	return b.results.read(x)
 }
 
-// logits maps the tokens of the first n seats to the logits of the next ones. With `alike` the
-// result of a row does not depend on the others. On the CPU a product's does, so that rows are
-// computed one after another. On CUDA it depends on the number of rows alone.
+// logits maps the tokens of the first n seats to the logits of the next ones. `alike` asks for
+// results of a row that do not depend on the other rows. A product on the CPU depends on them, so
+// rows are computed one after another there. A product on CUDA depends on their number alone.
 func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgotorch.Tensor {
 	if !alike || x.Device().IsCUDA() {
 		p := b.pass(x, 0, n, blocks)

@@ -17,33 +17,41 @@ import (
 
 // BatcherOptions are the options of [Model.NewBatcher]. The zero value is good for a service.
 type BatcherOptions struct {
-	// MaxBatch is the largest number of answers that are computed beside each other. 0 means 64. A
-	// step has memory for the logits of all of them.
+	// MaxBatch is the largest number of answers that are computed beside each other, up to 1,024. 0
+	// means 64. Each has its own device memory for logits and sampling from NewBatcher on: about 17
+	// bytes for each token of the vocabulary.
 	MaxBatch int
-	// Queue is the largest number of requests that wait. 0 means 16 times MaxBatch.
+	// Queue is the number of waiting requests from which on new ones are refused. 0 means 16 times
+	// MaxBatch.
 	Queue int
-	// Piece is the largest number of tokens of a prompt that are computed between two steps of other
-	// answers. It bounds what a long prompt adds to their time. 0 means 256. A prompt that is alone
-	// goes in pieces of 2,048. It is a multiple of 16.
+	// Piece is the number of tokens of prompts that are computed between two steps of answers. It
+	// bounds what a long prompt adds to their time. It is a multiple of 16. 0 means 256. Up to 16
+	// times as many are computed where more prompts wait than answers go on. Where no answer goes
+	// on, they are 2,048, or 512 without flash attention.
 	Piece int
-	// Reproducible makes the bits of an answer independent of what is computed beside it, also of
-	// preemptions. Each step then has MaxBatch rows and the longest context, prompts go in pieces of
-	// Piece, and only whole pieces of equal beginnings are shared.
+	// Reproducible makes the bits of an answer independent of what is computed beside it, and of
+	// preemptions. They still depend on the options of the Batcher and of the model. Each step then
+	// has the size of MaxBatch rows and of the longest context. The CPU computes rows one after
+	// another. Prompts go in pieces of Piece tokens. Only whole pieces of prompts are shared, and
+	// nothing of answers.
 	Reproducible bool
 }
 
 // Batcher answers the requests of any number of goroutines with one model. Each step computes the
 // next token of all answers, so that the weights are read once for all of them. Requests join and
-// leave between two steps. Prompts with an equal beginning share its keys and values, which are
-// kept as long as there is room.
+// leave between two steps. Prompts with an equal beginning share its keys and values. The Batcher
+// keeps those of ended requests as long as its other requests do not need the pages.
 //
-// If the cache has no page left, the youngest answer gives its pages up. It goes on later, and its
-// keys and values lie in page-locked host memory until then. A request that has begun does not fail
-// for want of pages.
+// The youngest answer gives its pages up if the cache has none left. It goes on later. Its keys and
+// values lie in page-locked host memory until then, or are computed again. A request that has begun
+// does not fail for want of pages.
 //
 // An answer is what a [Conversation] gives, except where products of several rows round otherwise
 // than those of one: see BatcherOptions.Reproducible. Random numbers depend on the seed of a
 // request and the position of a token alone.
+//
+// Conversations of the model may run beside a Batcher, and take their turns on the stream. They do
+// not get the pages that a Batcher keeps for prefixes: see BatcherStats.PrefixPages.
 type Batcher struct {
 	m       *Model
 	o       BatcherOptions
@@ -69,12 +77,13 @@ type Batcher struct {
 	slabs    slabs
 }
 
-// NewBatcher starts a Batcher of the model. It waits for the device. The caller must Close it, and
-// before the model.
+// NewBatcher starts a Batcher of the model. It waits for the device. The caller must Close the
+// Batcher, and then the model.
 //
-// NewBatcher fails with [cgotorch.ErrInvalidArgument] for an option out of range, and on a GPU
-// whose kernels do not take the model: see [KernelStats]. It fails with [cgotorch.ErrOutOfMemory]
-// if the device has no room for the logits of MaxBatch answers.
+// It fails with [cgotorch.ErrInvalidArgument] for an option out of range, and on a GPU whose
+// kernels do not take the model: see [KernelStats]. It fails with [cgotorch.ErrOutOfMemory] if the
+// device has no room for MaxBatch answers, with [cgotorch.ErrClosed] after the model's Close, and
+// with [cgotorch.ErrMisuse] in a Do.
 func (m *Model) NewBatcher(o BatcherOptions) (*Batcher, error) {
 	fill := func(value *int, otherwise int) {
 		if *value == 0 {
@@ -130,15 +139,20 @@ func (m *Model) mostTokens() int {
 	return most
 }
 
-// Generate returns the tokens of an answer to `prompt`, as [Conversation.Generate] does. The
-// request waits for a seat, and then its prompt is computed beside the steps of others. Tokens are
-// kept for a loop that is slow. A loop that is left ends the request within one token.
+// Generate returns the tokens of an answer to `prompt`, as [Conversation.Generate] does. It may be
+// called from any goroutine. The prompt has the whole conversation so far. The request begins with
+// the loop over the tokens, waits for its turn, and then runs beside the others. The loop waits for
+// each token. A slow loop delays no other request, because its tokens are kept for it. The request
+// ends within one token when the loop is left.
 //
-// GenerateOptions.Mask is called on the Batcher's goroutine, and others wait meanwhile.
+// The answer ends for "length" also where the whole cache has no room for more of it. The device
+// and all other answers wait while GenerateOptions.Mask runs. So a Mask may not call the Batcher,
+// nor a Conversation of the same model.
 //
-// Generate fails with [serve.ErrQueueFull] at once if too many requests wait, with the cause of ctx
-// when ctx ends, with [cgotorch.ErrClosed] after Close, and for bad arguments as
-// Conversation.Generate does.
+// It fails with [serve.ErrQueueFull] at once if too many requests wait. It fails with the cause of
+// ctx when ctx ends, and with [cgotorch.ErrClosed] after Close. It fails for bad arguments as
+// Conversation.Generate does, and if the whole cache has no room for the prompt. A device that
+// fails ends all requests that have begun.
 func (b *Batcher) Generate(ctx context.Context, prompt []int64, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		if err := b.generate(ctx, prompt, o, yield); err != nil {
@@ -147,7 +161,8 @@ func (b *Batcher) Generate(ctx context.Context, prompt []int64, o GenerateOption
 	}
 }
 
-// Chat is Generate for messages, as [Conversation.Chat] is.
+// Chat is Generate for messages, as [Conversation.Chat] is. A program gives all messages so far at
+// each turn. It also fails as Conversation.Chat does.
 func (b *Batcher) Chat(ctx context.Context, messages []tokenizer.Message, chat tokenizer.ChatOptions, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		prompt, err := b.m.chatPrompt(messages, chat)
@@ -161,7 +176,7 @@ func (b *Batcher) Chat(ctx context.Context, messages []tokenizer.Message, chat t
 }
 
 func (b *Batcher) generate(ctx context.Context, prompt []int64, o GenerateOptions, yield func(Token, error) bool) error {
-	// A Do that waited for its own stream would wait for ever, so it is refused here.
+	// A Do that waited for its own stream would wait for ever. It is refused here.
 	if err := b.m.stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
 		return err
 	}
@@ -232,9 +247,9 @@ func (b *Batcher) wake() {
 	}
 }
 
-// Close ends all requests with [cgotorch.ErrClosed]. It waits for the device, and frees the seats.
-// A second Close does nothing. Inside a Do of the model's stream it fails with
-// [cgotorch.ErrMisuse].
+// Close ends all requests with [cgotorch.ErrClosed]. It waits for the device, and frees the
+// Batcher's memory and pages. A second Close does nothing. It fails with [cgotorch.ErrMisuse]
+// inside a Do of the model's stream. It may be called from any goroutine but that of a Mask.
 func (b *Batcher) Close() error {
 	if b == nil {
 		return nil

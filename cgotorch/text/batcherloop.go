@@ -26,12 +26,12 @@ import (
 // the device has, and that the host may not know. If a token was the last of its answer, the step
 // was in vain for its row: its key lies behind the answer's end. The row's pages may have a new
 // owner by then, whose work is behind the step on the stream. A request with a mask needs all
-// tokens before its next step, so that turns with one read first.
+// tokens before its next step. So turns with such a request read first.
 //
-// If the pool lacks a page, prefixes that only the tree holds go first. Then the youngest request
-// stays: it takes part in no further step, and when the host has read its tokens, its pages are
-// copied to host memory and given back. Older requests sit out until there is a page. The oldest
-// one thus always gets its pages.
+// Prefixes that only the tree holds go first if the pool lacks a page. Then the youngest request
+// stays: it takes part in no further step. Its pages are copied to host memory and given back when
+// the host has read its tokens. Older requests sit out until there is a page. The oldest one thus
+// always gets its pages.
 
 // flight is work whose tokens the host has not read.
 type flight struct {
@@ -204,8 +204,8 @@ func (b *Batcher) kind(r *request) int {
 	return 0
 }
 
-// admit gives waiting requests the empty seats: those that have begun first, then the highest
-// priority, then the caller with the fewest answers in seats, then the oldest.
+// admit gives waiting requests the empty seats. Those that have begun go first. Then come the
+// highest priority, the caller with the fewest answers in seats, and the oldest.
 func (b *Batcher) admit() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -257,7 +257,7 @@ func (b *Batcher) compare(r, s *request) int {
 }
 
 // fits reports whether the pool has the pages with which a request begins, and one more for each
-// seat. It lets prefixes go that nobody else holds. The first request of all seats always fits.
+// seat. It drops prefixes that nobody else holds. The first request of all seats always fits.
 func (b *Batcher) fits(r *request) bool {
 	tokens := r.tokens()
 	r.a.c.long = b.m.d.c.long(len(tokens))
@@ -308,8 +308,8 @@ func (b *Batcher) grow(r *request, from, to int) (bool, error) {
 	return true, nil
 }
 
-// makeRoom lets prefixes go for n pages, and reports whether there are as many then. Else it asks
-// the youngest request to give its pages up, unless that is r.
+// makeRoom drops prefixes for n pages, and reports whether there are as many then. Else it asks the
+// youngest request to give its pages up, unless that is r.
 func (b *Batcher) makeRoom(r *request, n int) bool {
 	b.prefixes.evict(n)
 	if b.m.pages.left() >= n {

@@ -13,9 +13,9 @@ const mostPieces = 16
 
 // pieces enqueues pieces of the prompts that are not computed. It reports whether there is one.
 //
-// Beside answers that go on, all of them together have Piece tokens, or more where more prompts
-// wait than answers go on. Every other turn the shortest rest comes first, so that a long prompt
-// does not keep others waiting. In the turns between, the oldest comes first.
+// All of them together have Piece tokens beside answers that go on. They have more where more
+// prompts wait than answers go on. The shortest rest comes first in every other turn, so that a
+// long prompt does not keep others waiting. The oldest comes first in the turns between.
 func (b *Batcher) pieces() (any bool) {
 	prompts, running := b.byAge(false), len(b.byAge(true))
 	budget := b.m.lane.part

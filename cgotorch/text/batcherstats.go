@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// BatcherStats are counts since a Batcher was made, and its state.
+// BatcherStats are counts since a Batcher was made, and its state. A request that has its turn has
+// a seat: at most MaxBatch have one.
 type BatcherStats struct {
-	Waiting   int   // requests without a seat
+	Waiting   int   // requests without a seat, also those that have given it up for want of pages
 	Running   int   // requests with a seat
 	Answers   int64 // requests that ended with their last token
 	Refused   int64 // requests for which the queue had no room
-	Preempted int64 // times that a request gave its pages up
+	Preempted int64 // times that a request gave its seat and its pages up
 
 	Tokens  int64   // of answers
 	Prompts int64   // tokens of prompts that were computed
@@ -20,10 +21,11 @@ type BatcherStats struct {
 
 	Pages       int // of the cache, all together
 	FreePages   int // that nobody has
-	PrefixPages int // that prefixes of ended requests have
+	PrefixPages int // that are kept for equal beginnings, some of them also of requests in seats
 
-	// Of the last 1,024: the time from Generate to the first token, and the time between two tokens
-	// of an answer. Half of them took at most P50, and 99 of 100 at most P99.
+	// FirstToken is the time from Generate to the first token. NextToken is the time between two
+	// tokens of an answer. They are of the last 1,024 of each. Half of them took at most P50, and 99
+	// of 100 at most P99.
 	FirstTokenP50, FirstTokenP99 time.Duration
 	NextTokenP50, NextTokenP99   time.Duration
 }
@@ -61,7 +63,7 @@ func share(r recent[time.Duration], of float64) time.Duration {
 	return sorted[int(of*float64(len(sorted)-1)+0.5)]
 }
 
-// Stats returns the counts. It does not wait for the device.
+// Stats returns the counts. It does not wait for the device. It works after Close, too.
 func (b *Batcher) Stats() BatcherStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,7 +5,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // Note [Kernels of rows]
 //
 // A step of several sequences reads all weights once for all of them. LibTorch computes the
-// products, four in a layer. Between them are four kernels of this library:
+// products, four in a layer. Four kernels of this library stand between them:
 //
 //	what the layer before left, and the norm    add_rms_norm     csrc/kernels/add_rms_norm.cc
 //	queries, keys and values                    LibTorch
@@ -110,8 +110,8 @@ func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decod
 	s.norm = l.afterFeed
 }
 
-// rowExperts adds what a layer's experts compute to the stream. On CUDA that does not wait for the
-// device.
+// rowExperts adds what a layer's experts compute to the stream. That does not wait for the device
+// on CUDA.
 func (d *decoder) rowExperts(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decoderLayer) {
 	d.addNorm(x, s, nil)
 	if x.Device().IsCUDA() && (p.alike || d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {

@@ -24,13 +24,33 @@
 // Keys and values lie in pages of a pool that [Options] bound. Conversations take pages as they
 // grow, and give them back in Close. They take turns on the model's stream.
 //
-// [Model.Forward] is the whole pass without a cache, for training. The model's Weights are its
-// parameters, and [Model.Save] writes a folder that transformers reads.
-//
 // The families llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, mixtral, qwen3_moe and
 // gpt_oss run through one decoder. The file families.go is the table of what they do differently.
 // What is computed in which dtype: products and attention in the dtype of the weights; norms,
 // rotations and the sum that goes from layer to layer in float32.
+//
+// # Many callers
+//
+// A [Batcher] answers the requests of many goroutines with one model, and reads the weights once
+// for all of them in each step:
+//
+//	batcher, err := m.NewBatcher(text.BatcherOptions{})
+//	…
+//	defer batcher.Close()
+//	answer := batcher.Chat(ctx, messages, tokenizer.ChatOptions{}, text.GenerateOptions{})
+//	for token, err := range answer { // in any goroutine
+//		…
+//	}
+//
+// Prompts that begin alike share the pages of the beginning. Answers that lack pages wait in host
+// memory. [Batcher.Stats] has counts and times. [BatcherOptions].Reproducible makes the bits of an
+// answer independent of the others. [Plan] tells how many conversations fit into a memory, before
+// anything is loaded.
+//
+// # Training
+//
+// [Model.Forward] is the whole pass without a cache, for training. The model's Weights are its
+// parameters, and [Model.Save] writes a folder that transformers reads.
 //
 // # The Switch Transformer
 //

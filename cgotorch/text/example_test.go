@@ -3,12 +3,73 @@ package text_test
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
+
+// A Reproducible Batcher gives a caller the same answer alone and beside others.
+func ExampleBatcher() {
+	const folder = "../../docs/book/testdata/chat" // it has no weights
+	m, err := text.Open(cgotorch.CPU, folder, text.Options{CacheTokens: 2048, RandomWeights: 1})
+	cgotorch.Check(err)
+	defer m.Close()
+	batcher, err := m.NewBatcher(text.BatcherOptions{MaxBatch: 8, Reproducible: true})
+	cgotorch.Check(err)
+	defer batcher.Close()
+	answer := func(question string) (all string) {
+		o := text.GenerateOptions{MaxTokens: 12, Temperature: 1, Seed: 7, IgnoreEnd: true}
+		for token, err := range batcher.Generate(context.Background(), m.Tokenizer.Encode(question), o) {
+			cgotorch.Check(err)
+			all += token.Text
+		}
+		return all
+	}
+
+	questions := []string{"What is a stream?", "And an event?", "Does a copy wait?", "Who frees a tensor?"}
+	answers := make([]string, len(questions))
+	var callers sync.WaitGroup
+	for i, question := range questions {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			answers[i] = answer(question)
+		}()
+	}
+	callers.Wait()
+	stats := batcher.Stats()
+	fmt.Println(stats.Answers, "answers of", stats.Tokens, "tokens")
+	fmt.Println("the same alone:", answer(questions[0]) == answers[0])
+	// Output:
+	// 4 answers of 48 tokens
+	// the same alone: true
+}
+
+// A mixture in less memory than its weights take: some experts of each layer stay in host memory.
+func ExamplePlan() {
+	const folder, memory = "../../docs/book/testdata/mixture", 900_000
+	options := text.Options{CacheTokens: 512, RandomWeights: 1}
+	budget, err := text.Plan(folder, memory, options)
+	cgotorch.Check(err)
+	if budget.Experts > 0 { // not all fit
+		options.DeviceMemory = memory
+	}
+	options.CacheTokens = budget.CacheTokens
+	m, err := text.Open(cgotorch.CPU, folder, options)
+	cgotorch.Check(err)
+	defer m.Close()
+	weights, cache := m.Memory()
+	fmt.Println(budget.Experts, "experts of each layer have a slot")
+	fmt.Println(budget.Conversations(100), "conversations of 100 tokens fit")
+	fmt.Println("weights as planned:", weights == budget.Weights, "and all in the bound:", weights+cache <= memory)
+	// Output:
+	// 9 experts of each layer have a slot
+	// 4 conversations of 100 tokens fit
+	// weights as planned: true and all in the bound: true
+}
 
 func ExampleSwitch_Generate() {
 	const folder = "../../examples/switch/model"

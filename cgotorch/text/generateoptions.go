@@ -39,8 +39,9 @@ type GenerateOptions struct {
 	IgnoreEnd bool     // go on behind the model's token for the end
 	Ranked    int      // how many of the likeliest tokens each Token tells, up to 20
 
-	// Caller and Priority say which request of a [Batcher] gets a seat first: that with the highest
-	// Priority, and among equal ones that whose Caller has the fewest seats.
+	// Caller and Priority say which request of a [Batcher] has its turn first. The highest Priority
+	// goes first. Among equal ones goes the request whose Caller has the fewest answers under way,
+	// and then the oldest. A Conversation does not use them.
 	Caller   string
 	Priority int
 }
@@ -52,8 +53,8 @@ type Token struct {
 	LogProb float64 // natural logarithm of the model's own probability, before temperature, penalties and bounds
 	Ranked  []Token // the likeliest tokens by ID and LogProb, the likeliest first
 	// Reason is "" while the answer goes on. The last token has "stop" if the model ended the
-	// answer or a text of Stop came, and "length" if MaxTokens or Options.Context did not allow
-	// more.
+	// answer, or if a text of Stop came. It has "length" if MaxTokens or Options.Context did not
+	// allow more, or if a [Batcher] has no cache for more.
 	Reason string
 }
 

@@ -9,22 +9,22 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Budget says how the memory of a device divides into weights and conversations: see [Plan].
+// Budget says how the memory of a device divides into weights and conversations. [Plan] makes it.
 type Budget struct {
 	Weights     int64 // bytes of the weights, or of the slots and passes for them
 	TokenBytes  int64 // bytes of the cache for a token of a conversation, in layers without a window
 	WindowBytes int64 // bytes of the cache for each conversation, at most, in layers with a window
-	CacheTokens int   // of the Options with which the model takes the memory
+	CacheTokens int   // for the Options of Open: the cache then takes what the weights leave
 	// Experts is the number of experts of each layer that have a slot. 0 means that all are on the
-	// device. Else the Options also have the memory as DeviceMemory.
+	// device. If it is not 0, Open needs the memory as Options.DeviceMemory, too.
 	Experts int
 
 	spans          []span
 	pages, context int
 }
 
-// Conversations returns how many conversations of so many tokens fit at once, answers among them.
-// It is 0 if a conversation may not have so many.
+// Conversations returns how many conversations of so many tokens fit at once. The tokens are those
+// of prompts and answers. It is 0 for more tokens than Options.Context allows.
 func (b Budget) Conversations(tokens int) int {
 	if tokens < 1 || tokens > b.context {
 		return 0
@@ -32,15 +32,17 @@ func (b Budget) Conversations(tokens int) int {
 	return b.pages / pagesFor(b.spans, tokens, b.context)
 }
 
-// Plan divides `memory`, in bytes, as an [Open] on a GPU would. It reads config.json alone, and
-// loads nothing. If neither config.json nor o tells the dtype, it is that of the files, or float32
-// without files. What a pass needs for a moment is not counted: leave room for it.
+// Plan divides `memory`, in bytes, into weights and cache, as an [Open] on a GPU does. It needs no
+// device, and loads nothing: it reads config.json. If neither config.json nor o tells the dtype, it
+// is that of the weight files, or float32 without files.
 //
-// The cache gets what the weights leave. If the experts of a mixture do not all fit beside the
-// cache of Options.CacheTokens, the experts get what that cache leaves.
+// The cache gets what the weights leave. Options.CacheTokens matters for a mixture alone: if its
+// experts do not all fit beside that cache, they get what the cache leaves. `memory` stands for
+// Options.DeviceMemory, which Plan does not read. What a pass needs for a moment is not counted,
+// nor what a [Batcher] has for its answers: leave room for both.
 //
-// Plan fails with [cgotorch.ErrInvalidArgument] if memory is not above 0, and with
-// [cgotorch.ErrOutOfMemory], and says how much is needed, if the weights do not fit. It fails as
+// It fails with [cgotorch.ErrInvalidArgument] if memory is not above 0. It fails with
+// [cgotorch.ErrOutOfMemory] if the weights do not fit, and says how much is needed. It fails as
 // Open does for the folder and the options.
 func Plan(folder string, memory int64, o Options) (b Budget, err error) {
 	if memory <= 0 {

@@ -2,12 +2,19 @@ package book
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
+	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
@@ -60,6 +67,93 @@ func Example_chat() {
 	// 5 digits
 }
 
+func Example_batcher() {
+	ctx, device, folder := context.Background(), cgotorch.CPU, "testdata/chat"
+	// cut: batcher
+	m, err := text.Open(device, folder, text.Options{CacheTokens: 4096, RandomWeights: 1}) // of all callers together
+	cgotorch.Check(err)
+	defer m.Close()
+	batcher, err := m.NewBatcher(text.BatcherOptions{})
+	cgotorch.Check(err)
+	defer batcher.Close() // before the model
+
+	system := tokenizer.Message{Role: "system", Content: "You answer questions about streams, events and graphs in one short sentence."}
+	questions := []string{"What is a stream?", "And an event?", "Does a copy wait?", "Who frees a tensor?"}
+	answers := make([]string, len(questions))
+	var all sync.WaitGroup
+	for i, question := range questions {
+		all.Add(1)
+		go func() { // a caller
+			defer all.Done()
+			messages := []tokenizer.Message{system, {Role: "user", Content: question}}
+			for token, err := range batcher.Chat(ctx, messages, tokenizer.ChatOptions{}, text.GenerateOptions{MaxTokens: 20}) {
+				cgotorch.Check(err)
+				answers[i] += token.Text
+			}
+		}()
+	}
+	all.Wait()
+	stats := batcher.Stats()
+	fmt.Println(stats.Answers, "answers,", stats.Shared, "tokens of prompts were there,", stats.Prompts, "were computed")
+	// end: batcher
+
+	// Output:
+	// 4 answers, 240 tokens of prompts were there, 186 were computed
+}
+
+func Example_batcherHandler() {
+	m, err := text.Open(cgotorch.CPU, "testdata/chat", text.Options{RandomWeights: 1})
+	cgotorch.Check(err)
+	defer m.Close()
+	batcher, err := m.NewBatcher(text.BatcherOptions{})
+	cgotorch.Check(err)
+	defer batcher.Close()
+	// cut: handler
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		user, _, _ := r.BasicAuth()
+		messages := []tokenizer.Message{{Role: "user", Content: r.FormValue("question")}}
+		options := text.GenerateOptions{MaxTokens: 20, Caller: user}
+		for token, err := range batcher.Chat(r.Context(), messages, tokenizer.ChatOptions{}, options) {
+			switch {
+			case errors.Is(err, serve.ErrQueueFull):
+				http.Error(w, "too many requests wait", http.StatusServiceUnavailable)
+				return
+			case err != nil: // also if the caller has left
+				return
+			}
+			io.WriteString(w, token.Text)
+			http.NewResponseController(w).Flush()
+		}
+	}
+	// end: handler
+	server := httptest.NewServer(http.HandlerFunc(handler))
+	defer server.Close()
+	response, err := http.PostForm(server.URL, url.Values{"question": {"What is a stream?"}})
+	cgotorch.Check(err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	cgotorch.Check(err)
+	fmt.Println(response.Status, len(body) > 0)
+
+	// Output:
+	// 200 OK true
+}
+
+func Example_plan() {
+	// cut: plan
+	options := text.Options{Context: 512, RandomWeights: 1}
+	budget, err := text.Plan("testdata/chat", 2<<20, options) // of a GPU: Memory().Free, less what passes need
+	cgotorch.Check(err)
+	fmt.Println(budget.Weights, "bytes of weights, and", budget.TokenBytes, "for each token of a conversation")
+	fmt.Println(budget.Conversations(100), "conversations of 100 tokens, or", budget.Conversations(500), "of 500")
+	options.CacheTokens = budget.CacheTokens // for Open
+	// end: plan
+
+	// Output:
+	// 362496 bytes of weights, and 512 for each token of a conversation
+	// 30 conversations of 100 tokens, or 6 of 500
+}
+
 func Example_trainText() {
 	folder, err := os.MkdirTemp("", "model")
 	cgotorch.Check(err)
@@ -104,5 +198,5 @@ func Example_textExperts() {
 	// end: experts
 
 	// Output:
-	// 786 kB of experts in host memory, 442 kB for them on the device
+	// 786 kB of experts in host memory, 540 kB for them on the device
 }
