@@ -144,9 +144,7 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 // rows are computed one after another there. A product on CUDA depends on their number alone.
 func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgotorch.Tensor {
 	if !alike || x.Device().IsCUDA() {
-		p := b.pass(x, 0, n, blocks)
-		p.alike = alike
-		return b.d.rows(x, p)
+		return b.d.logits(x, b.d.rows(x, b.pass(x, 0, n, blocks, alike)))
 	}
 	var all []*cgotorch.Tensor
 	for i := range n {
@@ -154,7 +152,7 @@ func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgoto
 			all = append(all, x.Zeros(b.d.wide, 1, int64(b.d.c.vocab)))
 			continue
 		}
-		all = append(all, x.Tidy(func() *cgotorch.Tensor { return b.d.rows(x, b.pass(x, i, 1, blocks)) }))
+		all = append(all, x.Tidy(func() *cgotorch.Tensor { return b.d.logits(x, b.d.rows(x, b.pass(x, i, 1, blocks, alike))) }))
 	}
 	return x.Cat(all, 0)
 }

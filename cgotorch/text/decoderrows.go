@@ -20,71 +20,58 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // them row by row with the kernels of a token where these take them, because rows pick different
 // experts. A row whose position is below 0 is passed over: it writes neither pages nor a token.
 
-// rowsPass is what a step of some seats knows of them.
+// rowsPass is one pass over rows, without gradients.
 type rowsPass struct {
-	from, n int  // the first seat, and how many
-	alike   bool // the result of a row does not depend on the other rows
-	seats   *seats
-	tables  []*cgotorch.Tensor // of each layer, Int64 [n, 2, blocks]
-	before  []*cgotorch.Tensor // of each layer, Int64 [n]
+	tokens, positions *cgotorch.Tensor   // Int64 [rows]
+	frequencies       []*cgotorch.Tensor // of each rotation
+	// attend maps what the product of queries, keys and values gives to what the next product takes,
+	// [rows, heads*head].
+	attend func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor
+	// experts adds what a layer's experts compute to the stream.
+	experts func(l *decoderLayer, s *rowStream)
 }
 
-// pass returns what a step of n seats needs, from seat `from` on. It reads and writes the pages of
-// the first `blocks` blocks of each table.
-func (s *seats) pass(x *cgotorch.Exec, from, n int, blocks []int) *rowsPass {
-	p := &rowsPass{from: from, n: n, seats: s}
-	layers := len(s.d.layers)
-	p.tables, p.before = make([]*cgotorch.Tensor, layers), make([]*cgotorch.Tensor, layers)
-	for i, span := range s.spans {
-		live := x.Narrow(x.Narrow(span.tables, 0, from, n), 3, 0, blocks[i])
-		before := x.Narrow(span.before, 0, from, n)
-		for k, layer := range span.layers {
-			p.tables[layer], p.before[layer] = x.Select(live, 1, k), before
-		}
-	}
-	return p
+// rowStream is the residual stream of rows: sum + norm(late).
+type rowStream struct {
+	sum  *cgotorch.Tensor // [rows, width] in the wide dtype
+	late *cgotorch.Tensor // [rows, width], or nil
+	norm *cgotorch.Tensor // the weight of late's norm, or nil
 }
 
-// rows maps the tokens of seats to the logits of the next ones, [n, vocab] in the wide dtype.
+// rows maps tokens to the hidden states behind the last norm, [rows, width].
 func (d *decoder) rows(x *cgotorch.Exec, p *rowsPass) *cgotorch.Tensor {
-	tokens, positions := x.Narrow(p.seats.tokens, 0, p.from, p.n), x.Narrow(p.seats.positions, 0, p.from, p.n)
-	sum, turns := d.beginRows(x, tokens, positions, p.seats.frequencies)
-	s := &rowStream{sum: sum}
-	for i, l := range d.layers {
-		d.rowLayer(x, p, s, l, func(qkv *cgotorch.Tensor) *cgotorch.Tensor {
-			by := turns[l.rope]
-			return call(x, "streamtorch::token_attention", qkv, l.queryNorm, l.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, positions,
-				p.seats.pages.memory, p.tables[i], p.before[i], l.sinks, d.c.heads, l.window, d.c.queryScale, d.c.scoreCap, p.seats.arrived, "full")
-		})
-	}
-	in := d.addNorm(x, s, d.norm)
-	return d.capped(x, d.as(x, d.head.forward(x, in, false), d.wide), d.c.logitCap)
+	return x.Tidy(func() *cgotorch.Tensor {
+		sum, turns := d.beginRows(x, p)
+		s := &rowStream{sum: sum}
+		for i, l := range d.layers {
+			before := s.late
+			s.late = x.Tidy(func() *cgotorch.Tensor {
+				d.rowLayer(x, p, s, i, turns[l.rope])
+				return s.late
+			})
+			before.Close()
+		}
+		return d.addNorm(x, s, d.norm)
+	})
 }
 
-// beginRows returns the embeddings of tokens, [n, width] in the wide dtype, and the turns of their
-// positions.
-func (d *decoder) beginRows(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, frequencies []*cgotorch.Tensor) (*cgotorch.Tensor, []turn) {
+// beginRows returns the embeddings of tokens, [rows, width] in the wide dtype, and the turns of
+// their positions.
+func (d *decoder) beginRows(x *cgotorch.Exec, p *rowsPass) (*cgotorch.Tensor, []turn) {
 	if d.wide != cgotorch.Float32 {
-		h := x.Embedding(d.embed, tokens, cgotorch.EmbeddingOptions{PaddingIndex: cgotorch.Set(d.c.pad)})
-		return x.MulScalar(d.as(x, h, d.wide), d.c.embedScale), d.begin(x, frequencies, positions)
+		h := x.Embedding(d.embed, p.tokens, cgotorch.EmbeddingOptions{PaddingIndex: cgotorch.Set(d.c.pad)})
+		return x.MulScalar(d.as(x, h, d.wide), d.c.embedScale), d.begin(x, p.frequencies, p.positions)
 	}
 	var scales []float64
 	for _, r := range d.c.ropes {
 		scales = append(scales, r.scale)
 	}
-	parts := x.Call("streamtorch::token_embedding", d.embed, tokens, positions, frequencies, scales, d.c.embedScale)[0].([]*cgotorch.Tensor)
+	parts := x.Call("streamtorch::token_embedding", d.embed, p.tokens, p.positions, p.frequencies, scales, d.c.embedScale)[0].([]*cgotorch.Tensor)
 	var turns []turn
 	for i := range scales {
 		turns = append(turns, turn{cos: parts[1+2*i], sin: parts[2+2*i]})
 	}
 	return parts[0], turns
-}
-
-// rowStream is the residual stream of rows: sum + norm(late).
-type rowStream struct {
-	sum  *cgotorch.Tensor // [n, width] in the wide dtype
-	late *cgotorch.Tensor // [n, width], or nil
-	norm *cgotorch.Tensor // the weight of late's norm, or nil
 }
 
 // addNorm adds what is late to the stream. It returns the norm of the stream, in the dtype of the
@@ -96,11 +83,14 @@ func (d *decoder) addNorm(x *cgotorch.Exec, s *rowStream, norm *cgotorch.Tensor)
 }
 
 // rowLayer adds attention and the feed-forward layer to the stream.
-func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decoderLayer, attend func(qkv *cgotorch.Tensor) *cgotorch.Tensor) {
-	mixed := x.Tidy(func() *cgotorch.Tensor { return attend(l.qkv.forward(x, d.addNorm(x, s, l.beforeMix), false)) })
+func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, i int, by turn) {
+	l := d.layers[i]
+	mixed := x.Tidy(func() *cgotorch.Tensor {
+		return p.attend(i, l, l.qkv.forward(x, d.addNorm(x, s, l.beforeMix), false), by)
+	})
 	s.late, s.norm = l.out.forward(x, mixed, false), l.afterMix
 	if l.experts != nil {
-		d.rowExperts(x, p, s, l)
+		p.experts(l, s)
 		return
 	}
 	s.late = x.Tidy(func() *cgotorch.Tensor {
@@ -110,24 +100,55 @@ func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decod
 	s.norm = l.afterFeed
 }
 
-// rowExperts adds what a layer's experts compute to the stream. That does not wait for the device
-// on CUDA.
-func (d *decoder) rowExperts(x *cgotorch.Exec, p *rowsPass, s *rowStream, l *decoderLayer) {
+// expertsTogether adds what a layer's experts compute to the stream, by one product for all rows of
+// an expert. feed maps rows in the dtype of the weights, and the same before they were rounded.
+func (d *decoder) expertsTogether(x *cgotorch.Exec, l *decoderLayer, s *rowStream, feed func(in, wide *cgotorch.Tensor) *cgotorch.Tensor) {
 	d.addNorm(x, s, nil)
-	if x.Device().IsCUDA() && (p.alike || d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {
-		arrived := x.Narrow(p.seats.arrived, 0, 0, 8*d.c.keyHeads)
+	s.late = x.Tidy(func() *cgotorch.Tensor {
+		wide := d.normed(x, s.sum, l.beforeFeed)
+		return feed(d.as(x, wide, d.dtype), wide)
+	})
+	s.norm = l.afterFeed
+}
+
+// expertsOneByOne is expertsTogether, by the kernels of a token for one row after another.
+func (d *decoder) expertsOneByOne(x *cgotorch.Exec, l *decoderLayer, s *rowStream, arrived *cgotorch.Tensor) {
+	d.addNorm(x, s, nil)
+	x.Tidy(func() *cgotorch.Tensor {
 		var all []*cgotorch.Tensor
-		for i := range p.n {
+		for i := range int(s.sum.Shape()[0]) {
 			row := &tokenStream{sum: x.Narrow(s.sum, 0, i, 1)}
 			d.tokenExperts(x, row, l, arrived)
 			all = append(all, row.sum)
 		}
-		s.sum = x.Cat(all, 0)
-		return
-	}
-	s.late = x.Tidy(func() *cgotorch.Tensor {
-		wide := d.normed(x, s.sum, l.beforeFeed)
-		return l.experts.forward(x, d.as(x, wide, d.dtype), wide, false)
+		x.CopyInPlace(s.sum, x.Cat(all, 0))
+		return nil
 	})
-	s.norm = l.afterFeed
+}
+
+// pass returns what a step of n seats needs, from seat `from` on. It reads and writes the pages of
+// the first `blocks` blocks of each table. With `alike` the result of a row depends on the number
+// of rows alone, and not on the other rows. On CUDA the pass does not wait for the device.
+func (s *seats) pass(x *cgotorch.Exec, from, n int, blocks []int, alike bool) *rowsPass {
+	d, row := s.d, func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 0, from, n) }
+	tables, before := make([]*cgotorch.Tensor, len(d.layers)), make([]*cgotorch.Tensor, len(d.layers))
+	for i, span := range s.spans {
+		live, first := x.Narrow(row(span.tables), 3, 0, blocks[i]), row(span.before)
+		for k, layer := range span.layers {
+			tables[layer], before[layer] = x.Select(live, 1, k), first
+		}
+	}
+	p := &rowsPass{tokens: row(s.tokens), positions: row(s.positions), frequencies: s.frequencies}
+	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+		return call(x, "streamtorch::token_attention", qkv, l.queryNorm, l.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, p.positions,
+			s.pages.memory, tables[i], before[i], l.sinks, d.c.heads, l.window, d.c.queryScale, d.c.scoreCap, s.arrived, "full")
+	}
+	p.experts = func(l *decoderLayer, stream *rowStream) {
+		if x.Device().IsCUDA() && (alike || d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {
+			d.expertsOneByOne(x, l, stream, x.Narrow(s.arrived, 0, 0, 8*d.c.keyHeads))
+			return
+		}
+		d.expertsTogether(x, l, stream, func(in, wide *cgotorch.Tensor) *cgotorch.Tensor { return l.experts.forward(x, in, wide, false) })
+	}
+	return p
 }

@@ -177,11 +177,15 @@ func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
 
 // cachedPass returns a pass over tokens of one sequence at these positions, Int64 [rows]. It reads
 // and writes the pages of the first `blocks` blocks of each table.
-func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int, blocks []int) *pass {
+func (l *lane) cachedPass(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, rows int, blocks []int) *rowsPass {
 	d := l.d
-	p := &pass{rows: rows, turns: d.begin(x, l.frequencies, positions)}
+	p := &rowsPass{tokens: tokens, positions: positions, frequencies: l.frequencies}
+	through := &pass{rows: rows}
 	if d.room.passes && rows*d.c.experts.top > fewPicks {
-		p.experts = d.table.Pass(x)
+		through.experts = d.table.Pass(x)
+	}
+	p.experts = func(layer *decoderLayer, s *rowStream) {
+		d.expertsTogether(x, layer, s, func(in, wide *cgotorch.Tensor) *cgotorch.Tensor { return through.through(x, layer.experts, in, wide) })
 	}
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
@@ -190,19 +194,19 @@ func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int
 			spanOf[layer], within[layer] = i, k
 		}
 	}
-	heads, keyHeads, head := int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.head)
-	byToken, byPage := x.View(l.pages.memory, -1, head), x.View(l.pages.memory, -1, pageTokens*head) // rows, and pages of one head
-	p.attend = func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor {
-		v, k := &views[spanOf[layer]], within[layer]
-		fresh := x.Permute(x.View(x.Narrow(qkv, 1, int(heads), 2*int(keyHeads)), int64(rows), 2, keyHeads, head), 1, 0, 2, 3)
-		indexCopy(x, byToken, 0, x.Select(v.places, 0, k), x.Reshape(fresh, -1, head))
+	keyHeads, head := int64(d.c.keyHeads), int64(d.c.head)
+	byPage := x.View(l.pages.memory, -1, pageTokens*head) // pages of one head
+	p.attend = func(i int, layer *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+		v, s, k := &views[spanOf[i]], l.spans[spanOf[i]], within[i]
+		query := call(x, "streamtorch::rope_into_pages", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, positions,
+			l.pages.memory, x.Select(x.Narrow(s.table, 2, 0, v.blocks), 0, k), s.before, d.c.heads)
 		all := x.Transpose(x.View(x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), 2, keyHeads, -1, head), 1, 2)
-		query, key, value := x.Narrow(qkv, 1, 0, int(heads)), x.Select(all, 0, 0), x.Select(all, 0, 1)
+		key, value := x.Select(all, 0, 0), x.Select(all, 0, 1)
 		if d.flash {
-			return d.mixByFlash(x, d.layers[layer], query, key, value, v)
+			return d.mixByFlash(x, layer, query, key, value, v)
 		}
 		one := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Unsqueeze(t, 0) }
-		return d.mix(x, d.layers[layer], one(query), one(key), one(value), v.mask)
+		return d.mix(x, layer, one(query), one(key), one(value), v.mask)
 	}
 	return p
 }
@@ -210,7 +214,7 @@ func (l *lane) cachedPass(x *cgotorch.Exec, positions *cgotorch.Tensor, rows int
 // cacheView is what a pass needs to know of the pages of one span.
 type cacheView struct {
 	window int
-	places *cgotorch.Tensor // Int64 [layers, 2*rows*keyHeads]: where the keys and values of the rows go
+	blocks int              // of the table
 	table  *cgotorch.Tensor // Int64 [layers, 2*keyHeads*blocks]: the pages of keys, head by head, and those of values
 	mask   *cgotorch.Tensor // as sees returns it, or nil with flash attention
 
@@ -219,7 +223,7 @@ type cacheView struct {
 }
 
 func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, rows, blocks int) cacheView {
-	v := cacheView{window: s.window, rows: rows, keys: blocks * pageTokens}
+	v := cacheView{window: s.window, blocks: blocks, rows: rows, keys: blocks * pageTokens}
 	layers, keyHeads := int64(len(s.layers)), l.d.c.keyHeads
 	heads := x.Arange(cgotorch.Int64, 0, keyHeads, 1)
 	ofHeads := func(pages *cgotorch.Tensor) *cgotorch.Tensor { // of a page [..., 1] those of its heads
@@ -227,13 +231,8 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 	}
 	live := x.Narrow(s.table, 2, 0, blocks)
 	v.table = x.Reshape(x.Transpose(ofHeads(x.Unsqueeze(live, 3)), 2, 3), layers, -1)
-	first := x.AddScalar(s.before, 1)
-	offset := x.Sub(positions, first)
-	pages := x.IndexSelect(x.View(s.table, 2*layers, -1), 1, call(x, "aten::div.Scalar_mode", offset, pageTokens, "floor"))
-	rowInPage := x.Unsqueeze(x.RemainderScalar(offset, pageTokens), 1)
-	v.places = x.View(x.Add(x.MulScalar(ofHeads(x.Unsqueeze(pages, 2)), pageTokens), rowInPage), layers, -1)
 	if !l.d.flash {
-		v.mask = l.d.sees(x, positions, x.Add(x.Arange(cgotorch.Int64, 0, v.keys, 1), first), s.window)
+		v.mask = l.d.sees(x, positions, x.Add(x.Arange(cgotorch.Int64, 1, v.keys+1, 1), s.before), s.window)
 		return v
 	}
 	x.SubOut(x.Narrow(positions, 0, rows-1, 1), s.before, x.Narrow(s.ends, 0, 1, 1))
@@ -251,8 +250,7 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 		n := int(tokens.Numel())
 		var hidden *cgotorch.Tensor
 		l.d.withSlots(x, func() {
-			p := l.cachedPass(x, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks)
-			hidden = l.d.hidden(x, p, tokens)
+			hidden = l.d.rows(x, l.cachedPass(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks))
 		})
 		if !last {
 			return nil
@@ -275,7 +273,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		if l.d.edge != "" {
 			logits = l.d.token(x, l.tokenPass(x, counts))
 		} else {
-			logits = l.d.logits(x, l.d.hidden(x, l.cachedPass(x, l.position, 1, counts), l.token))
+			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.token, l.position, 1, counts)))
 		}
 		if f.mask {
 			x.CopyInPlace(l.logits, logits)

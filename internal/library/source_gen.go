@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "23717f2a64723be2bb3c13d4f8aa20cd2bad2d4a89336f7668578837bd689957"
+const Source = "bdbf4bca21f9e160cf53eebaa8ce42e461e01a1bc96300d30911f28d9657f6ff"

@@ -1,0 +1,277 @@
+// rope_into_pages: what stands between the product that makes queries, keys and values, and the
+// attention of some tokens of one sequence.
+//
+//   qkv       [rows, (heads + 2 * key_heads) * HEAD] in the dtype of the cache
+//   norms     RMS norms of queries and keys, of each head or of all heads together, by the size of
+//             their weights; with `offset` the weights are 1 + weight
+//   cos, sin  [rows, 1, turned] float32: the first `turned` elements of queries and keys are
+//             rotated; the sines of the first half are negative already
+//   position  [rows] int64, the positions of the tokens
+//   memory    [2, pages, key_heads, 16, HEAD], the cache: pages of 16 tokens
+//   table     [2, blocks] int64: the pages of keys, and those of values, which count from `pages`
+//   before    [1] int64, the position before the first of the table
+//
+// Keys and values go into the cache. The result is the queries, [rows, heads, HEAD]. Norms and
+// rotations are in float32. A position that the table has not reads other memory: the device does
+// not check it. On the CPU, and for float64, LibTorch's operators do the work.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/rms_norm.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "core/device.h"
+#include "kernels/images.h"
+#include "kernels/inputs.h"
+#include "kernels/variants.h"
+
+namespace ct {
+namespace {
+
+constexpr char kOperator[] = "streamtorch::rope_into_pages";
+constexpr int64_t kPage = 16, kMostHead = 256;
+
+// The text is compiled for one set of these macros:
+//
+//   DTYPE  of qkv, the cache and the queries
+//   HEAD   elements of a head, up to 256
+//   NORM   0: no norm of queries and keys, 1: one of each head, 2: one of all heads together
+//
+// A block has one token. A warp takes one head after another.
+constexpr char kSource[] = R"cuda(
+using Raw = DTYPE::Raw;
+
+struct Rope {
+  const Raw* qkv;
+  const float* query_norm;
+  const float* key_norm;
+  const float* cosines;
+  const float* sines;
+  const long long* position;
+  const long long* before;
+  const long long* table;
+  Raw* memory;
+  Raw* queries;
+  long long values;  // the distance of the rows of the table
+  int heads;
+  int key_heads;
+  int turned;
+  float eps;
+  float offset;
+};
+
+constexpr int kParts = (HEAD + 31) / 32;  // elements of a lane
+
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, distance);
+  return v;
+}
+
+// Returns 1 over the root of the mean square of `count` elements, in all threads of the block.
+__device__ __forceinline__ float factor_of_all(const Raw* from, int count, float eps, float* room) {
+  float squares = 0;
+  for (int i = threadIdx.x; i < count; i += 256) {
+    const float v = DTYPE::widen(from[i]);
+    squares = fmaf(v, v, squares);
+  }
+  squares = sum_of_warp(squares);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = squares;
+  __syncthreads();
+  squares = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) squares += room[i];
+  return rsqrtf(squares / count + eps);
+}
+
+extern "C" __global__ void __launch_bounds__(256) rope_into_pages(const Rope r) {
+  __shared__ float room[8];
+  const size_t row = blockIdx.x;
+  const int lane = threadIdx.x % 32, all = r.heads + 2 * r.key_heads;
+  const Raw* const from = r.qkv + row * all * HEAD;
+  const float *const cosines = r.cosines + row * r.turned, *const sines = r.sines + row * r.turned;
+  const long long place = r.position[row] - *r.before - 1;
+  const int within = static_cast<int>(place % 16);
+  float of_queries = 1, of_keys = 1;
+  if constexpr (NORM == 2) {
+    of_queries = factor_of_all(from, r.heads * HEAD, r.eps, room);
+    of_keys = factor_of_all(from + static_cast<size_t>(r.heads) * HEAD, r.key_heads * HEAD, r.eps, room);
+  }
+  for (int head = threadIdx.x / 32; head < all; head += 8) {
+    const Raw* const own = from + static_cast<size_t>(head) * HEAD;
+    const bool query = head < r.heads, value = head >= r.heads + r.key_heads;
+    const int key_head = query ? 0 : value ? head - r.heads - r.key_heads : head - r.heads;
+    const long long page = query ? 0 : r.table[(value ? r.values : 0) + place / 16];
+    Raw* const to = query ? r.queries + (row * r.heads + head) * HEAD : r.memory + ((page * r.key_heads + key_head) * 16 + within) * HEAD;
+    float v[kParts];
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int at = lane + 32 * i;
+      v[i] = at < HEAD ? DTYPE::widen(own[at]) : 0;
+      squares = fmaf(v[i], v[i], squares);
+    }
+    float factor = query ? of_queries : of_keys;
+    if constexpr (NORM == 1) factor = rsqrtf(sum_of_warp(squares) / HEAD + r.eps);
+    const float* norm = query ? r.query_norm : r.key_norm;
+    if constexpr (NORM == 2) norm += (query ? head : key_head) * HEAD;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int at = lane + 32 * i;
+      if (at >= HEAD) continue;
+      float made = v[i];
+      if (!value) {
+        if constexpr (NORM != 0) made *= factor * (norm[at] + r.offset);
+        if (at < r.turned) {
+          const int other = at < r.turned / 2 ? at + r.turned / 2 : at - r.turned / 2;
+          float partner = DTYPE::widen(own[other]);
+          if constexpr (NORM != 0) partner *= factor * (norm[other] + r.offset);
+          made = fmaf(made, cosines[at], partner * sines[at]);
+        }
+      }
+      to[at] = DTYPE::narrow(made);
+    }
+  }
+}
+)cuda";
+
+// As the struct Rope of the CUDA text.
+struct Rope {
+  const void* qkv;
+  const void* query_norm;
+  const void* key_norm;
+  const void* cosines;
+  const void* sines;
+  const void* position;
+  const void* before;
+  const void* table;
+  void* memory;
+  void* queries;
+  long long values;
+  int heads;
+  int key_heads;
+  int turned;
+  float eps;
+  float offset;
+};
+
+struct Inputs {
+  const at::Tensor& qkv;
+  Optional query_norm;
+  Optional key_norm;
+  double eps;
+  bool offset;
+  const at::Tensor& cos;
+  const at::Tensor& sin;
+  const at::Tensor& position;
+  const at::Tensor& memory;
+  const at::Tensor& table;
+  const at::Tensor& before;
+  int64_t heads;
+
+  int64_t rows() const { return position.numel(); }
+  int64_t head() const { return memory.size(4); }
+  int64_t key_heads() const { return memory.size(2); }
+  int64_t turned() const { return cos.size(-1); }
+  int norm() const { return !is_defined(query_norm) ? 0 : query_norm->numel() == head() ? 1 : 2; }
+
+  void check(const at::Tensor& t, const char* name, int64_t elements, at::ScalarType dtype) const {
+    TORCH_CHECK(t.numel() == elements && t.scalar_type() == dtype && t.device() == memory.device() && t.is_contiguous(), kOperator, ": ", name, " is ",
+                t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", elements, " contiguous elements of ", dtype, " on ", memory.device());
+  }
+
+  void check() const {
+    TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous() &&
+                    at::isFloatingType(memory.scalar_type()),
+                kOperator, ": memory is ", memory.scalar_type(), " ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head] of a floating dtype");
+    TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, cos, sin, memory}), kOperator, ": it has no gradient: call it in NoGrad");
+    const at::ScalarType wide = memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    TORCH_CHECK(heads > 0 && rows() > 0, kOperator, ": there are ", heads, " heads and ", rows(), " rows, want one at least");
+    check(qkv, "qkv", rows() * (heads + 2 * key_heads()) * head(), memory.scalar_type());
+    TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
+    if (norm() != 0) {
+      check(*query_norm, "query_norm", norm() == 1 ? head() : heads * head(), wide);
+      check(*key_norm, "key_norm", norm() == 1 ? head() : key_heads() * head(), wide);
+    }
+    TORCH_CHECK(cos.dim() > 0 && turned() % 2 == 0 && turned() <= head(), kOperator, ": cos is ", cos.sizes(), ", want an even number of elements up to ", head());
+    check(cos, "cos", rows() * turned(), wide);
+    check(sin, "sin", rows() * turned(), wide);
+    check(position, "position", rows(), at::kLong);
+    check(before, "before", 1, at::kLong);
+    TORCH_CHECK(table.dim() == 2 && table.size(0) == 2 && table.size(1) > 0 && table.stride(1) == 1 && table.scalar_type() == at::kLong && table.device() == memory.device(),
+                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [2, blocks] of ", at::kLong, " on ", memory.device(),
+                ", without gaps in a row");
+  }
+};
+
+at::Tensor by_operators(const Inputs& of) {
+  const int64_t rows = of.rows(), head = of.head(), key_heads = of.key_heads();
+  const at::ScalarType dtype = of.memory.scalar_type(), wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor qkv = of.qkv.view({rows, -1, head});
+  // Returns queries or keys [rows, count, HEAD], normed and rotated.
+  const auto made = [&](int64_t from, int64_t count, Optional norm) {
+    at::Tensor t = qkv.narrow(1, from, count).to(wide);
+    if (is_defined(norm)) {
+      const at::Tensor weight = of.offset ? at::add(norm->view({-1}), 1) : norm->view({-1});
+      t = at::rms_norm(t.reshape({rows, -1, weight.numel()}), {weight.numel()}, weight, of.eps).view({rows, count, head});
+    }
+    const at::Tensor turns = t.narrow(2, 0, of.turned());
+    const at::Tensor partner = turns.roll({of.turned() / 2}, {2});
+    const at::Tensor turned = at::add(at::mul(turns, of.cos.view({rows, 1, -1})), at::mul(partner, of.sin.view({rows, 1, -1})));
+    return at::cat({turned, t.narrow(2, of.turned(), head - of.turned())}, 2).to(dtype);
+  };
+  const at::Tensor places = of.position.view({-1}).sub(of.before.view({-1})).sub(1);
+  const at::Tensor blocks = places.div(kPage, "floor"), within = places.remainder(kPage);
+  TORCH_CHECK(of.memory.is_cuda() || (places.min().item<int64_t>() >= 0 && blocks.max().item<int64_t>() < of.table.size(1)), kOperator, ": the tokens are number ",
+              places.min().item<int64_t>(), " to ", places.max().item<int64_t>(), " of a table of ", of.table.size(1), " blocks");
+  const at::Tensor cache = of.memory.view({-1, key_heads, kPage, head});
+  const auto write = [&](int64_t kind, const at::Tensor& fresh) {
+    const at::Tensor pages = of.table.select(0, kind).index_select(0, blocks);
+    TORCH_CHECK(of.memory.is_cuda() || (pages.min().item<int64_t>() >= 0 && pages.max().item<int64_t>() < cache.size(0)), kOperator, ": the table has the pages ",
+                pages.min().item<int64_t>(), " to ", pages.max().item<int64_t>(), ", and memory has ", cache.size(0));
+    cache.transpose(1, 2).index_put_({pages, within}, fresh);
+  };
+  write(0, made(of.heads, key_heads, of.key_norm));
+  write(1, qkv.narrow(1, of.heads + key_heads, key_heads));
+  return made(0, of.heads, of.query_norm);
+}
+
+at::Tensor rope_into_pages(const at::Tensor& qkv, Optional query_norm, Optional key_norm, double eps, bool offset, const at::Tensor& cos, const at::Tensor& sin,
+                           const at::Tensor& position, const at::Tensor& memory, const at::Tensor& table, const at::Tensor& before, int64_t heads) {
+  const Inputs of{qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, heads};
+  of.check();
+  const at::ScalarType dtype = memory.scalar_type();
+  if (!memory.is_cuda() || dtype == at::kDouble || of.head() > kMostHead) return by_operators(of);
+  TORCH_CHECK(of.rows() < INT32_MAX && heads + 2 * of.key_heads() < INT32_MAX / kMostHead, kOperator, ": qkv is ", qkv.sizes(), ", which is too large");
+  at::Tensor queries = at::empty({of.rows(), heads, of.head()}, memory.options());
+  const CudaProgram& program = variant_of(std::tuple(dtype, of.head(), of.norm()), [&] {
+    return Variant{"rotations of heads of " + std::to_string(of.head()) + " " + float_name(dtype),
+                   "\n" + define("DTYPE", float_name(dtype)) + define("HEAD", of.head()) + define("NORM", of.norm()), kSource};
+  });
+  Rope r{qkv.const_data_ptr(), read(query_norm), read(key_norm), cos.const_data_ptr(), sin.const_data_ptr(), position.const_data_ptr(), before.const_data_ptr(),
+         table.const_data_ptr(), memory.mutable_data_ptr(), queries.mutable_data_ptr(), table.stride(0), static_cast<int>(heads), static_cast<int>(of.key_heads()),
+         static_cast<int>(of.turned()), static_cast<float>(eps), offset ? 1.f : 0.f};
+  void* arguments[] = {&r};
+  cuda().launch(program, "rope_into_pages", images::stream_of(memory), static_cast<unsigned>(of.rows()), 256, arguments);
+  return queries;
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def(
+      "rope_into_pages(Tensor qkv, Tensor? query_norm, Tensor? key_norm, float eps, bool offset, Tensor cos, Tensor sin, Tensor position, Tensor(a!) memory, "
+      "Tensor table, Tensor before, int heads) -> Tensor");
+}
+
+// CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees
+// what it reads and writes.
+TORCH_LIBRARY_IMPL(streamtorch, CompositeExplicitAutograd, library) { library.impl("rope_into_pages", TORCH_FN(rope_into_pages)); }
+
+}  // namespace
+}  // namespace ct
