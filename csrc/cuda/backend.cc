@@ -159,10 +159,10 @@ class Backend final : public CudaBackend {
   }
 
   void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments, int shared,
-              CudaStart start, unsigned cluster) override {
+              CudaStart start, unsigned cluster, unsigned rows) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
     const void* function = kernel_of(program, kernel, stream.device_index());
-    cudaLaunchConfig_t how{dim3(blocks), dim3(threads), static_cast<size_t>(shared), native(stream), nullptr, 0};
+    cudaLaunchConfig_t how{dim3(blocks, rows), dim3(threads), static_cast<size_t>(shared), native(stream), nullptr, 0};
     cudaLaunchAttribute attributes[2];
     how.attrs = attributes;
     if (start == CudaStart::kProgrammatic && joins(stream)) start = CudaStart::kBehind;

@@ -166,9 +166,10 @@ class CudaBackend {
   // program and the name of the kernel must live as long as the process.
   // `shared` is how many bytes of dynamic shared memory a block has. With kTogether the launch fails
   // if there is never room. Each `cluster` adjacent blocks run beside each other, and can use each
-  // other's shared memory; more than one needs compute capability 9.0.
+  // other's shared memory; more than one needs compute capability 9.0. The launch has all of this
+  // `rows` times: a block's row is blockIdx.y. There are at most 65535.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments,
-                      int shared = 0, CudaStart start = CudaStart::kBehind, unsigned cluster = 1) = 0;
+                      int shared = 0, CudaStart start = CudaStart::kBehind, unsigned cluster = 1, unsigned rows = 1) = 0;
 
   // Returns a map of `count` matrices behind each other, each of `rows` rows of `row_bytes` bytes. A
   // box has `box_bytes` bytes of each of `box_rows` rows of `together` matrices. What a box has

@@ -1,14 +1,21 @@
 // token_drawn: the end of a decoder's step that draws the token.
 //
-//   logits    [1, n] float32
-//   changed   [1, n] float32: what is drawn from, logits after penalties; or logits itself
-//   numbers   [4 or more] float32: temperature, top-p, min-p and top-k
-//   uniforms  [m] float32: a number from 0 up to 1 for each position
-//   token     [1] int64, gets the drawn token
-//   position  [1] int64, is increased by one, and is then below m, which the device does not check
-//   result    [2 or more] float64, gets the token and the logarithm of its probability in `logits`
+//   logits    [rows, n] float32
+//   changed   [rows, n] float32: what is drawn from, logits after penalties; or logits itself
+//   numbers   [rows, 4 or more] float32: temperature, top-p, min-p and top-k
+//   uniforms  [rows, m] float32: a number from 0 up to 1 for each position
+//   token     [rows] int64, gets the drawn token
+//   position  [rows] int64, is increased by one, and is then below m, which the device does not
+//             check
+//   result    [rows, 2 or more] float64, gets the token and the logarithm of its probability in
+//             `logits`
 //   top       whether tokens are drawn among the top-k
 //   filter    whether top-p and min-p count
+//
+// One row may have any shape. Several rows do not look at `top` and `filter`: a row has a top-k if
+// its top-k is 1 or more, and filters if its top-p is below 1 or its min-p above 0. So a row draws
+// the same token beside any others. With a top-k of 1 it is the likeliest. A row whose position is
+// below 0 is padded: nothing of it is written.
 //
 // With `top` or `filter` likelier tokens come first, and of equally likely ones those with smaller
 // numbers; else tokens come by their numbers. The token is the first at which the running sum of
@@ -31,6 +38,7 @@
 #include "core/device.h"
 #include "kernels/edges.h"
 #include "kernels/images.h"
+#include "kernels/inputs.h"
 #include "kernels/token_best_cuda.h"
 #include "kernels/token_drawn_cuda.h"
 #include "kernels/variants.h"
@@ -52,30 +60,27 @@ struct Inputs {
   bool top;
   bool filter;
 
-  void check(const at::Tensor& t, const char* name, at::ScalarType dtype, int64_t least, int64_t most) const {
-    TORCH_CHECK(t.scalar_type() == dtype && t.is_contiguous() && t.numel() >= least && t.numel() <= most && t.device() == logits.device(), kOperator, ": ",
-                name, " is ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", least, " elements or more of ", dtype, " without gaps, at most ",
-                most, ", on ", logits.device());
-  }
+  int64_t rows() const { return token.numel(); }
+  int64_t count() const { return logits.numel() / rows(); }
 
   void check() const {
     constexpr int64_t kMost = INT32_MAX - int64_t{4} * kThreads * kCluster;
-    check(logits, "logits", at::kFloat, 1, kMost);
-    check(changed, "changed", at::kFloat, logits.numel(), logits.numel());
-    check(numbers, "numbers", at::kFloat, 4, kMost);
-    check(uniforms, "uniforms", at::kFloat, 1, kMost);
-    check(token, "token", at::kLong, 1, 1);
-    check(position, "position", at::kLong, 1, 1);
-    check(result, "result", at::kDouble, 2, kMost);
+    const auto check = [&](const at::Tensor& t, const char* name, int64_t least, int64_t most, at::ScalarType dtype) {
+      check_rows(kOperator, t, name, rows(), least, most, dtype, logits.device());
+    };
+    check_row_numbers(kOperator, token, "token", rows(), logits.device());
+    check_row_numbers(kOperator, position, "position", rows(), logits.device());
+    check(logits, "logits", 1, kMost, at::kFloat);
+    check(changed, "changed", count(), count(), at::kFloat);
+    check(numbers, "numbers", 4, kMost, at::kFloat);
+    check(uniforms, "uniforms", 1, kMost, at::kFloat);
+    check(result, "result", 2, kMost, at::kDouble);
     TORCH_CHECK(!token.is_alias_of(position), kOperator, ": token and position share memory");
   }
 };
 
-// Returns the token that the CPU draws.
-int64_t drawn_on_cpu(const Inputs& of, double uniform) {
-  const int64_t n = of.changed.numel();
-  const float* const logits = of.changed.const_data_ptr<float>();
-  const float* const numbers = of.numbers.const_data_ptr<float>();
+// Returns the token that the CPU draws from logits, by these numbers.
+int64_t drawn_on_cpu(const float* logits, int64_t n, const float* numbers, bool top, bool filter, double uniform) {
   const auto nan = std::find_if(logits, logits + n, [](float v) { return std::isnan(v); });
   const int64_t likeliest = nan != logits + n ? nan - logits : std::max_element(logits, logits + n) - logits;
   const float largest = logits[likeliest];
@@ -86,15 +91,15 @@ int64_t drawn_on_cpu(const Inputs& of, double uniform) {
   };
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  if (of.top || of.filter) {
+  if (top || filter) {
     const auto before = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
-    const int64_t kept = of.top ? static_cast<int64_t>(std::fmin(std::fmax(numbers[3], 1), static_cast<double>(n))) : n;
+    const int64_t kept = top ? static_cast<int64_t>(std::fmin(std::fmax(numbers[3], 1), static_cast<double>(n))) : n;
     std::nth_element(order.begin(), order.begin() + (kept - 1), order.end(), before);
     order.resize(static_cast<size_t>(kept));
     std::sort(order.begin(), order.end(), before);
   }
   const auto sum = [&] { return std::accumulate(order.begin(), order.end(), 0.0, [&](double before, int64_t i) { return before + share(i); }); };
-  if (of.filter) {
+  if (filter) {
     const double most = numbers[1] * sum();
     double before = 0;
     const auto rare = [&](int64_t i) {
@@ -112,16 +117,20 @@ int64_t drawn_on_cpu(const Inputs& of, double uniform) {
   return likeliest;
 }
 
-void on_cpu(const Inputs& of) {
-  const int64_t position = of.position.const_data_ptr<int64_t>()[0] + 1, n = of.logits.numel();
-  TORCH_CHECK(position >= 0 && position < of.uniforms.numel(), kOperator, ": the position is ", position, ", and there are ", of.uniforms.numel(), " uniforms");
-  const int64_t token = drawn_on_cpu(of, of.uniforms.const_data_ptr<float>()[position]);
-  const float* const logits = of.logits.const_data_ptr<float>();
+void on_cpu(const Inputs& of, int64_t row) {
+  const int64_t rows = of.rows(), n = of.count(), uniforms = of.uniforms.numel() / rows, position = of.position.const_data_ptr<int64_t>()[row] + 1;
+  if (rows > 1 && position <= 0) return;
+  TORCH_CHECK(position >= 0 && position < uniforms, kOperator, ": the position is ", position, ", and there are ", uniforms, " uniforms");
+  const float* const numbers = of.numbers.const_data_ptr<float>() + row * (of.numbers.numel() / rows);
+  const bool top = rows > 1 ? numbers[3] >= 1 : of.top, filter = rows > 1 ? numbers[1] < 1 || numbers[2] > 0 : of.filter;
+  const float uniform = of.uniforms.const_data_ptr<float>()[row * uniforms + position];
+  const int64_t token = drawn_on_cpu(of.changed.const_data_ptr<float>() + row * n, n, numbers, top, filter, uniform);
+  const float* const logits = of.logits.const_data_ptr<float>() + row * n;
   const double largest = *std::max_element(logits, logits + n);
   const double sum = std::accumulate(logits, logits + n, 0.0, [&](double before, float v) { return before + std::exp(v - largest); });
-  of.token.mutable_data_ptr<int64_t>()[0] = token;
-  of.position.mutable_data_ptr<int64_t>()[0] = position;
-  double* const result = of.result.mutable_data_ptr<double>();
+  of.token.mutable_data_ptr<int64_t>()[row] = token;
+  of.position.mutable_data_ptr<int64_t>()[row] = position;
+  double* const result = of.result.mutable_data_ptr<double>() + row * (of.result.numel() / rows);
   result[0] = static_cast<double>(token);
   result[1] = std::isfinite(largest) ? logits[token] - largest - std::log(sum) : std::numeric_limits<double>::quiet_NaN();
 }
@@ -136,6 +145,9 @@ struct Drawn {
   void* position;
   void* result;
   int count;
+  int of_numbers;
+  int of_uniforms;
+  int of_result;
 };
 
 void token_drawn(const at::Tensor& logits, const at::Tensor& changed, const at::Tensor& numbers, const at::Tensor& uniforms, at::Tensor& token,
@@ -143,21 +155,29 @@ void token_drawn(const at::Tensor& logits, const at::Tensor& changed, const at::
   const Inputs of{logits, changed, numbers, uniforms, token, position, result, top, filter};
   of.check();
   const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, logits.device());
-  if (!logits.is_cuda()) return on_cpu(of);
+  const int64_t rows = of.rows();
+  if (!logits.is_cuda()) {
+    for (int64_t row = 0; row < rows; ++row) on_cpu(of, row);
+    return;
+  }
   const c10::DeviceIndex device = logits.device().index();
   const CudaChip chip = cuda().chip(device);
   const unsigned blocks = chip.capability >= 90 ? kCluster : 1;
-  const int64_t items = (logits.numel() + blocks * kThreads - 1) / (blocks * kThreads), bytes = items * kThreads * 4;
+  const int64_t items = (of.count() + blocks * kThreads - 1) / (blocks * kThreads), bytes = items * kThreads * 4;
+  const bool one = rows == 1, by_top = one && top, by_filter = one && filter;
   const bool kept = bytes <= chip.shared_memory - 16384;  // besides there are less than 16 KB
-  const CudaProgram& program = variant_of(std::tuple(static_cast<int>(edge), blocks, items, kept, top, filter), [&] {
-    return Variant{"a drawn token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + define("ITEMS", items) + define("KEEP", kept) + define("TOP", top) +
-                                        define("FILTER", filter) + kEdgesText + kTokenBestText,
+  const CudaProgram& program = variant_of(std::tuple(static_cast<int>(edge), blocks, items, kept, by_top, by_filter, one), [&] {
+    return Variant{"a drawn token",
+                   "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + define("ITEMS", items) + define("KEEP", kept) + define("TOP", by_top) +
+                       define("FILTER", by_filter) + define("ROWS", !one) + kEdgesText + kTokenBestText,
                    kTokenDrawnText, /*fused_multiply_add=*/true};
   });
   Drawn d{logits.const_data_ptr(), changed.const_data_ptr(), numbers.const_data_ptr(), uniforms.const_data_ptr(), token.mutable_data_ptr(),
-          position.mutable_data_ptr(), result.mutable_data_ptr(), static_cast<int>(logits.numel())};
+          position.mutable_data_ptr(), result.mutable_data_ptr(), static_cast<int>(of.count()), static_cast<int>(numbers.numel() / rows),
+          static_cast<int>(uniforms.numel() / rows), static_cast<int>(result.numel() / rows)};
   void* arguments[] = {&d};
-  cuda().launch(program, "token_drawn", images::stream_of(logits), blocks, kThreads, arguments, kept ? static_cast<int>(bytes) : 0, start_of(edge), blocks);
+  cuda().launch(program, "token_drawn", images::stream_of(logits), blocks, kThreads, arguments, kept ? static_cast<int>(bytes) : 0, start_of(edge), blocks,
+                static_cast<unsigned>(rows));
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {

@@ -15,6 +15,8 @@
 //   KEEP    1: they are measured once, and kept in shared memory, 0: each time
 //   TOP     1: there is a top-k
 //   FILTER  1: there are a top-p and a min-p
+//   ROWS    1: the launch has several rows, whose numbers tell what each of them has; TOP and
+//           FILTER are then 0
 #pragma once
 
 namespace ct {
@@ -24,16 +26,14 @@ using Wide = unsigned long long;
 constexpr int kBins = 256, kThreads = 1024;
 constexpr int kFew = 512;   // sorting them takes a time that grows by the square
 constexpr int kAtOnce = 8;  // a thread's loads that are on their way together
-constexpr bool kByNumber = !TOP && !FILTER;
 constexpr unsigned kTooFar = 0xFFFFFFFFu;
 
 // Returns by how many bits the places of a first round are shifted, for 256 bins.
-__device__ constexpr int first_shift() {
-  int shift = kByNumber ? 0 : 56;
-  while (kByNumber && (ITEMS * BLOCKS * kThreads - 1) >> shift >= kBins) ++shift;
+__device__ constexpr int first_shift(bool by_number) {
+  int shift = by_number ? 0 : 56;
+  while (by_number && (ITEMS * BLOCKS * kThreads - 1) >> shift >= kBins) ++shift;
   return shift;
 }
-constexpr int kFirstShift = first_shift();
 
 struct Drawn {
   const float* logits;
@@ -44,6 +44,9 @@ struct Drawn {
   long long* position;
   double* result;
   int count;
+  int of_numbers;         // the elements of a row
+  int of_uniforms;
+  int of_result;
 };
 
 // The bins of a round of a search. A block may zero bins one round after other blocks have read
@@ -137,6 +140,7 @@ struct Tokens {
   }
 };
 
+template <bool kByNumber>
 __device__ __forceinline__ Wide place_of(unsigned far, int token) {
   return kByNumber ? static_cast<Wide>(token) : static_cast<Wide>(far) << 32 | static_cast<unsigned>(token);
 }
@@ -203,7 +207,9 @@ __device__ __forceinline__ bool reaches(Goal& goal, Wide own, unsigned count, Se
 //
 // If the first round shows that few tokens have places up to the end of the bin, it ends there.
 // `few` is then their number, the range ends behind them, and the goal counts from the first place.
+template <bool kByNumber>
 __device__ __forceinline__ bool search_for(const Tokens& tokens, Range& range, Goal& goal, Search& search, int& turn, int& few) {
+  constexpr int kFirstShift = first_shift(kByNumber);
   const int thread = threadIdx.x;
   for (int shift = kFirstShift;; shift = max(shift - 8, 0)) {
     Bins& bins = search.bins[turn++ & 1];
@@ -211,7 +217,7 @@ __device__ __forceinline__ bool search_for(const Tokens& tokens, Range& range, G
     __syncthreads();
     if (thread == 0) search.crowd = search.slot = 0;
     tokens.each<KEEP>([&](int token, unsigned far, unsigned*) {
-      const Wide place = place_of(far, token);
+      const Wide place = place_of<kByNumber>(far, token);
       const int bin = static_cast<int>((place - range.first) >> shift);
       const bool in = range.has(place);
       if (kByNumber && shift >= 5) {  // 32 numbers behind each other, those of a warp, have one bin
@@ -259,7 +265,7 @@ __device__ __forceinline__ bool search_for(const Tokens& tokens, Range& range, G
 __device__ __forceinline__ void gather(const Tokens& tokens, Wide last, Search& search) {
   if (threadIdx.x < kFew) search.ranks[threadIdx.x] = 0;
   tokens.each<KEEP>([&](int token, unsigned far, unsigned*) {
-    const Wide place = place_of(far, token);
+    const Wide place = place_of<false>(far, token);
     if (place <= last) store_in(&search.few[atomicAdd(&search.slot, 1u)], 0, place);
   });
   meet();
@@ -282,56 +288,86 @@ __device__ __forceinline__ Wide sorted(int few, Search& search) {
   return thread < few ? search.few[thread] : ~Wide{0};
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) token_drawn(const Drawn d) {
+// What the rules of a draw are.
+struct Rules {
+  bool top, filter;
+  float top_p, min_p, top_k, uniform;
+};
+
+// Draws one of the tokens. Returns whether this thread writes the token. All threads of all blocks
+// call it. Other blocks may read shared memory of this one until all have met, unless `few` is set.
+template <bool kByNumber>
+__device__ __forceinline__ bool draw(const Tokens& tokens, const Rules& rules, Search& search, int& token, int& few) {
+  bool writes = blockIdx.x == 0 && threadIdx.x == 0;
+  tokens.load();
+  Range range{0, place_of<kByNumber>(kTooFar, tokens.count - 1)};
+  enum Step { kTopK, kTopP, kDraw };
+  bool found = false;
+  Wide place = 0;  // of this thread's one of the few
+  int turn = 0;
+  for (int step = rules.top ? kTopK : kTopP; step <= kDraw; ++step) {
+    if (step == kTopP && !(rules.filter && rules.top_p < 1)) continue;
+    if (step == kDraw && rules.filter && rules.min_p > 0) {
+      const unsigned farthest = static_cast<unsigned>(fminf(-logf(rules.min_p), 31.5f) * 134217728.0f);
+      range.last = min(range.last, place_of<kByNumber>(farthest, -1));  // with all numbers of tokens
+    }
+    range.first = 0;
+    Goal goal{step == kTopK, step == kTopP ? rules.top_p : rules.uniform, step == kDraw, step == kTopK ? static_cast<Wide>(fmaxf(rules.top_k, 1)) : 0};
+    if (few == 0) {
+      found = search_for<kByNumber>(tokens, range, goal, search, turn, few);
+      if (few == 0) continue;
+      gather(tokens, range.last, search);
+      if (blockIdx.x != 0) return false;
+      place = sorted(few, search);
+    }
+    found = reaches(goal, place > range.last ? 0 : goal.counts ? 1 : weight_of(static_cast<unsigned>(place >> 32)), 0, search);
+    if (found) range.first = range.last = search.few[search.at];
+  }
+  if (found && few != 0) token = static_cast<int>(range.last);
+  if (found && few == 0) {
+    writes = false;
+    tokens.each<KEEP>([&](int own, unsigned far, unsigned*) {
+      if (!range.has(place_of<kByNumber>(far, own))) return;
+      token = own;
+      writes = true;
+    });
+  }
+  return writes;
+}
+
+extern "C" __global__ void __launch_bounds__(1024, 1) token_drawn(const Drawn given) {
   __shared__ Bests bests, others;
   __shared__ Search search;
   extern __shared__ unsigned kept[];
   begin();
   wait();
+  Drawn d = given;
+#if ROWS
+  const size_t row = blockIdx.y;
+  d.token += row, d.position += row;
+  if (__ldcg(d.position) < 0) return;  // all blocks of the cluster do
+  d.logits += row * d.count, d.changed += row * d.count, d.numbers += row * d.of_numbers, d.uniforms += row * d.of_uniforms, d.result += row * d.of_result;
+#endif
   const long long at = *d.position + 1;
   const float temperature = __ldcg(d.numbers), top_p = __ldcg(d.numbers + 1), min_p = __ldcg(d.numbers + 2), top_k = __ldcg(d.numbers + 3);
   const float uniform = __ldcg(d.uniforms + at);
   const Best best = best_of(d.logits, d.count, bests);
   const Best drawn = d.changed == d.logits ? best : best_of(d.changed, d.count, others);
-  const bool usable = drawn.logit - drawn.logit == 0;  // else there are no probabilities: the token is the likeliest
 
   int token = drawn.token, few = 0;
   bool writes = blockIdx.x == 0 && threadIdx.x == 0;
-  if (usable) {
+  if (drawn.logit - drawn.logit == 0) {  // else there are no probabilities: the token is the likeliest
     const Tokens tokens{d.changed, drawn.logit, fminf(1 / temperature, 1e30f), d.count, kept + threadIdx.x};
-    tokens.load();
-    Range range{0, place_of(kTooFar, d.count - 1)};
-    enum Step { kTopK, kTopP, kDraw };
-    bool found = false;
-    Wide place = 0;  // of this thread's one of the few
-    int turn = 0;
-    for (int step = TOP ? kTopK : kTopP; step <= kDraw; ++step) {
-      if (step == kTopP && !(FILTER && top_p < 1)) continue;
-      if (step == kDraw && FILTER && min_p > 0) {
-        const unsigned farthest = static_cast<unsigned>(fminf(-logf(min_p), 31.5f) * 134217728.0f);
-        range.last = min(range.last, place_of(farthest, -1));  // with all numbers of tokens
-      }
-      range.first = 0;
-      Goal goal{step == kTopK, step == kTopP ? top_p : uniform, step == kDraw, step == kTopK ? static_cast<Wide>(fmaxf(top_k, 1)) : 0};
-      if (few == 0) {
-        found = search_for(tokens, range, goal, search, turn, few);
-        if (few == 0) continue;
-        gather(tokens, range.last, search);
-        if (blockIdx.x != 0) return;
-        place = sorted(few, search);
-      }
-      found = reaches(goal, place > range.last ? 0 : goal.counts ? 1 : weight_of(static_cast<unsigned>(place >> 32)), 0, search);
-      if (found) range.first = range.last = search.few[search.at];
+#if ROWS
+    const Rules rules{top_k >= 1, top_p < 1 || min_p > 0, top_p, min_p, top_k, uniform};
+    if (!rules.top && !rules.filter) {
+      writes = draw<true>(tokens, rules, search, token, few);
+    } else if (!(rules.top && top_k < 2)) {  // else there is but the likeliest
+      writes = draw<false>(tokens, rules, search, token, few);
     }
-    if (found && few != 0) token = static_cast<int>(range.last);
-    if (found && few == 0) {
-      writes = false;
-      tokens.each<KEEP>([&](int own, unsigned far, unsigned*) {
-        if (!range.has(place_of(far, own))) return;
-        token = own;
-        writes = true;
-      });
-    }
+#else
+    writes = draw<!TOP && !FILTER>(tokens, Rules{TOP, FILTER, top_p, min_p, top_k, uniform}, search, token, few);
+#endif
   }
   if (writes) {
     *d.token = token;

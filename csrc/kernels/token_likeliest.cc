@@ -1,8 +1,14 @@
 // token_likeliest: the end of a decoder's step that takes the likeliest token.
 //
-// It writes the first token with the largest of the logits, adds one to the position, and writes
-// the token and its log probability into the first two elements of `result`. On the CPU, LibTorch's
-// operators do the work.
+//   logits    [rows, n] float32
+//   token     [rows] int64
+//   position  [rows] int64
+//   result    [rows, 2 or more] float64
+//
+// For each row it writes the first token with the largest of the logits, adds one to the position,
+// and writes the token and its log probability into the first two elements of `result`. One row may
+// have any shape. Of several rows, those whose position is below 0 are padded: nothing of them is
+// written. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/log_softmax.h>
@@ -26,10 +32,16 @@ constexpr char kOperator[] = "streamtorch::token_likeliest";
 constexpr unsigned kThreads = 1024, kCluster = 8;
 
 constexpr char kSource[] = R"cuda(
-extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* logits, long long* token, long long* position, double* result, int count) {
+extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* logits, long long* token, long long* position, double* result, int count,
+                                                                  int told) {
   __shared__ Bests shared;
   begin();
   wait();
+  if (gridDim.y > 1) {
+    const size_t row = blockIdx.y;
+    if (__ldcg(position + row) < 0) return;  // all blocks of the cluster do
+    logits += row * count, token += row, position += row, result += row * told;
+  }
   const Best best = best_of(logits, count, shared);
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
   *token = best.token;
@@ -48,31 +60,36 @@ const CudaProgram& program_of(Edge edge, unsigned blocks) {
 }
 
 void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& position, at::Tensor& result, c10::string_view edge_name) {
-  TORCH_CHECK(logits.scalar_type() == at::kFloat && logits.is_contiguous() && logits.numel() > 0 && logits.numel() < INT32_MAX - 4 * int64_t{kThreads * kCluster}, kOperator,
-              ": logits are ", logits.scalar_type(), " ", logits.sizes(), ", want float32 without gaps");
-  for (const at::Tensor& t : {token, position}) {
-    TORCH_CHECK(t.numel() == 1 && t.scalar_type() == at::kLong && t.device() == logits.device(), kOperator, ": token and position are int64 [1] on ", logits.device());
-  }
-  TORCH_CHECK(result.numel() >= 2 && result.scalar_type() == at::kDouble && result.is_contiguous() && result.device() == logits.device(), kOperator,
-              ": result is ", result.scalar_type(), " ", result.sizes(), ", want float64 of two elements or more on ", logits.device());
+  constexpr int64_t kMost = INT32_MAX - int64_t{4} * kThreads * kCluster;
+  const int64_t rows = token.numel();
+  check_row_numbers(kOperator, token, "token", rows, logits.device());
+  check_row_numbers(kOperator, position, "position", rows, logits.device());
+  const int64_t n = check_rows(kOperator, logits, "logits", rows, 1, kMost, at::kFloat, logits.device());
+  const int64_t told_of_row = check_rows(kOperator, result, "result", rows, 2, kMost, at::kDouble, logits.device());
   TORCH_CHECK(!token.is_alias_of(position), kOperator, ": token and position share memory");
   TORCH_CHECK(!needs_gradient({logits}), kOperator, ": it has no gradient: call it in NoGrad");
   const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, logits.device());
   if (!logits.is_cuda()) {
-    const at::Tensor row = logits.view({-1});
-    token.copy_(at::argmax(row, 0, /*keepdim=*/true));
-    position.add_(1);
-    result.select(0, 0).copy_(token.squeeze());
-    result.select(0, 1).copy_(at::log_softmax(row, 0).index_select(0, token).squeeze());
+    for (int64_t r = 0; r < rows; ++r) {
+      const at::Tensor row = logits.view({rows, n}).select(0, r), told = result.view({rows, -1}).select(0, r);
+      at::Tensor where = position.view({-1}).narrow(0, r, 1);
+      if (rows > 1 && where.item<int64_t>() < 0) continue;
+      const at::Tensor best = at::argmax(row, 0, /*keepdim=*/true);
+      token.view({-1}).narrow(0, r, 1).copy_(best);
+      where.add_(1);
+      told.select(0, 0).copy_(best.squeeze());
+      told.select(0, 1).copy_(at::log_softmax(row, 0).index_select(0, best).squeeze());
+    }
     return;
   }
   const c10::DeviceIndex device = logits.device().index();
   const unsigned blocks = cuda().chip(device).capability >= 90 ? kCluster : 1;
   const void* from = logits.const_data_ptr();
   void *to = token.mutable_data_ptr(), *at = position.mutable_data_ptr(), *told = result.mutable_data_ptr();
-  int count = static_cast<int>(logits.numel());
-  void* arguments[] = {&from, &to, &at, &told, &count};
-  cuda().launch(program_of(edge, blocks), "token_likeliest", images::stream_of(logits), blocks, kThreads, arguments, 0, start_of(edge), blocks);
+  int count = static_cast<int>(n), step = static_cast<int>(told_of_row);
+  void* arguments[] = {&from, &to, &at, &told, &count, &step};
+  cuda().launch(program_of(edge, blocks), "token_likeliest", images::stream_of(logits), blocks, kThreads, arguments, 0, start_of(edge), blocks,
+                static_cast<unsigned>(rows));
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {

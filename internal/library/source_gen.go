@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "407c1a23815ec1000cf418ca1c06a926c08efd6d90f781fdde706a2f3d5f26c7"
+const Source = "b1ffdd52a1c8baee8b1d40d974606e133845359ff1197bca0ca610b281ade77a"
