@@ -1,23 +1,27 @@
 // token_attention: the attention of one token over a cache in pages. It is what a decoder computes
 // for one token between the product that makes queries, keys and values, and the one that follows.
+// Rows are tokens of different sequences.
 //
-//   qkv       [1, (heads + 2 * key_heads) * HEAD] float32: queries, keys and values
+//   qkv       [rows, (heads + 2 * key_heads) * HEAD] float32, or in the dtype of the cache:
+//             queries, keys and values
 //   norms     RMS norms of queries and keys, of each head or of all heads together, by the size of
 //             their weights; with `offset` the weights are 1 + weight
-//   cos, sin  [1, 1, turned] float32: the first `turned` elements of queries and keys are rotated;
-//             the sines of the first half are negative already
-//   position  [1] int64, the position of the token
+//   cos, sin  [rows, 1, turned] float32: the first `turned` elements of queries and keys are
+//             rotated; the sines of the first half are negative already
+//   position  [rows] int64, the positions of the tokens
 //   memory    [2, pages, key_heads, 16, HEAD], the cache: pages of 16 tokens
-//   table     [2, blocks] int64: the pages of keys, and those of values, which count from `pages`
-//   before    [1] int64, the position before the first of the table
+//   table     [rows, 2, blocks] int64: the pages of keys, and those of values, which count from
+//             `pages`; for one row also [2, blocks]; nothing behind a row's own blocks is read
+//   before    [rows] int64, the positions before the first of the table
 //   sinks     [heads], scores that take weight and have no value
 //   window    how many keys the token sees, its own included; 0: all
 //   cap       not 0: scores go through cap * tanh(score / cap)
-//   arrived   [8 * key_heads] int32, zeros before and after
+//   arrived   [rows * 8 * key_heads or more] int32, zeros before and after
 //
 // The new key and value are rounded to the dtype of the cache and go into it. The token sees them
-// like that. The result is [1, heads * HEAD] in the dtype of the cache. The kernel:
-// token_attention_cuda.h. On the CPU, LibTorch's operators do the work.
+// like that. The result is [rows, heads * HEAD] in the dtype of the cache. Of several rows, those
+// whose position is below 0 are padded: they write no key and no value, and their results are
+// zeros. The kernel: token_attention_cuda.h. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
@@ -27,6 +31,7 @@
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -34,6 +39,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "core/device.h"
 #include "kernels/edges.h"
@@ -73,6 +79,9 @@ struct Inputs {
 
   int64_t head() const { return memory.size(4); }
   int64_t key_heads() const { return memory.size(2); }
+  int64_t rows() const { return position.numel(); }
+  int64_t blocks() const { return table.size(-1); }
+  at::ScalarType wide() const { return memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
   int64_t turned() const { return cos.size(-1); }
   Norm norm() const { return !is_defined(query_norm) ? kNoNorm : query_norm->numel() == head() ? kOfEachHead : kOfAllHeads; }
 
@@ -86,11 +95,14 @@ struct Inputs {
     TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
                 ": memory is ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head]");
     TORCH_CHECK(at::isFloatingType(memory.scalar_type()), kOperator, ": memory is ", memory.scalar_type(), ", want a floating dtype");
-    TORCH_CHECK(heads > 0 && heads <= qkv.numel() && heads % key_heads() == 0 && qkv.numel() == (heads + 2 * key_heads()) * head(), kOperator, ": qkv is ", qkv.sizes(), ", want ",
-                heads, " queries, and keys and values of ", key_heads(), " heads of ", head());
+    TORCH_CHECK(heads > 0 && heads <= qkv.numel() && heads % key_heads() == 0 && qkv.numel() == rows() * (heads + 2 * key_heads()) * head(), kOperator,
+                ": qkv is ", qkv.sizes(), ", want for each of ", rows(), " rows ", heads, " queries, and keys and values of ", key_heads(), " heads of ",
+                head());
     TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, cos, sin, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
-    const at::ScalarType wide = memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    check(qkv, "qkv", qkv.numel(), wide);
+    check_row_numbers(kOperator, position, "position", rows(), memory.device());
+    check_row_numbers(kOperator, before, "before", rows(), memory.device());
+    const at::ScalarType wide = this->wide();
+    check(qkv, "qkv", qkv.numel(), qkv.scalar_type() == memory.scalar_type() ? memory.scalar_type() : wide);
     TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
     if (norm() != kNoNorm) {
       check(*query_norm, "query_norm", norm() == kOfEachHead ? head() : heads * head(), wide);
@@ -98,26 +110,27 @@ struct Inputs {
     }
     TORCH_CHECK(cos.dim() > 0 && turned() % 2 == 0 && turned() <= head(), kOperator, ": cos is ", cos.sizes(), ", want an even number of elements up to ",
                 head());
-    check(cos, "cos", turned(), wide);
-    check(sin, "sin", turned(), wide);
-    check(position, "position", 1, at::kLong);
-    check(before, "before", 1, at::kLong);
-    TORCH_CHECK(table.dim() == 2 && table.size(0) == 2 && table.size(1) > 0 && table.stride(1) == 1 && table.scalar_type() == at::kLong &&
-                    table.device() == memory.device(),
-                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [2, blocks] of ", at::kLong, " on ",
-                memory.device(), ", without gaps in a row");
+    check(cos, "cos", rows() * turned(), wide);
+    check(sin, "sin", rows() * turned(), wide);
+    const bool of_rows = table.dim() == 3 && table.size(0) == rows();
+    TORCH_CHECK((of_rows || (table.dim() == 2 && rows() == 1)) && table.size(-2) == 2 && blocks() > 0 && table.stride(-1) == 1 &&
+                    table.scalar_type() == at::kLong && table.device() == memory.device(),
+                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [", rows(), ", 2, blocks] of ", at::kLong,
+                " on ", memory.device(), ", without gaps in a row of pages");
     if (is_defined(sinks)) check(*sinks, "sinks", heads, memory.scalar_type());
     TORCH_CHECK(window >= 0 && cap >= 0, kOperator, ": window is ", window, " and cap is ", cap, ", want none below 0");
-    check(arrived, "arrived", 8 * key_heads(), at::kInt);
+    check(arrived, "arrived", std::max(arrived.numel(), rows() * 8 * key_heads()), at::kInt);
   }
 };
 
-at::Tensor by_operators(const Inputs& of) {
-  const at::ScalarType dtype = of.memory.scalar_type(), wide = of.qkv.scalar_type();
+// Returns the result of one row, whose table is [2, blocks].
+at::Tensor row_by_operators(const Inputs& of) {
+  const at::ScalarType dtype = of.memory.scalar_type(), wide = of.wide();
+  const at::Tensor qkv = of.qkv.view({-1}).to(wide);
   const int64_t head = of.head(), key_heads = of.key_heads();
   // Returns queries or keys [count, HEAD], normed and rotated.
   const auto made = [&](int64_t from, int64_t count, Optional norm) {
-    at::Tensor t = of.qkv.view({-1}).narrow(0, from * head, count * head);
+    at::Tensor t = qkv.narrow(0, from * head, count * head);
     if (is_defined(norm)) {
       const at::Tensor weight = of.offset ? at::add(norm->view({-1}), 1) : norm->view({-1});
       t = at::rms_norm(t.view({-1, weight.numel()}), {weight.numel()}, weight, of.eps);
@@ -129,7 +142,7 @@ at::Tensor by_operators(const Inputs& of) {
     return at::cat({turned, t.narrow(1, of.turned(), head - of.turned())}, 1);
   };
   const int64_t newest = of.position.item<int64_t>() - of.before.item<int64_t>() - 1;
-  TORCH_CHECK(newest >= 0 && newest < of.table.size(1) * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.table.size(1), " blocks");
+  TORCH_CHECK(newest >= 0 && newest < of.blocks() * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.blocks(), " blocks");
   const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0, block = oldest / kPage, blocks = newest / kPage - block + 1;
   const at::Tensor pages = of.memory.view({-1, key_heads, kPage, head}), live = of.table.narrow(1, block, blocks);
   const int64_t least = live.min().item<int64_t>(), most = live.max().item<int64_t>();
@@ -143,12 +156,27 @@ at::Tensor by_operators(const Inputs& of) {
   };
   const at::Tensor query = made(0, of.heads, of.query_norm).view({key_heads, -1, head});
   const at::Tensor key = seen(0, made(of.heads, key_heads, of.key_norm));
-  const at::Tensor value = seen(1, of.qkv.view({-1}).narrow(0, (of.heads + key_heads) * head, key_heads * head));
+  const at::Tensor value = seen(1, qkv.narrow(0, (of.heads + key_heads) * head, key_heads * head));
   at::Tensor scores = at::mul(at::matmul(query, key.transpose(1, 2)), of.scale);
   if (of.cap > 0) scores = at::mul(at::tanh(at::mul(scores, 1 / of.cap)), of.cap);
   if (is_defined(of.sinks)) scores = at::cat({scores, of.sinks->to(wide).view({key_heads, -1, 1})}, 2);
   const at::Tensor weights = at::softmax(scores, -1).narrow(2, 0, newest - oldest + 1);
   return at::matmul(weights, value).to(dtype).view({1, -1});
+}
+
+at::Tensor by_operators(const Inputs& of) {
+  const int64_t rows = of.rows();
+  std::vector<at::Tensor> results;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = [&](const at::Tensor& t) { return t.view({rows, -1}).select(0, r); };
+    const at::Tensor qkv = row(of.qkv), cos = row(of.cos), sin = row(of.sin), position = row(of.position), before = row(of.before);
+    const at::Tensor table = of.table.dim() == 3 ? of.table.select(0, r) : of.table;
+    const Inputs one{qkv, of.query_norm, of.key_norm, of.eps, of.offset, cos, sin, position, of.memory, table, before, of.sinks, of.heads, of.window,
+                     of.scale, of.cap, of.arrived};
+    const bool padded = rows > 1 && position.item<int64_t>() < 0;
+    results.push_back(padded ? at::zeros({1, of.heads * of.head()}, of.memory.options()) : row_by_operators(one));
+  }
+  return rows == 1 ? results[0] : at::cat(results, 0);
 }
 
 // As the struct TokenAttention of the CUDA text.
@@ -176,6 +204,7 @@ struct TokenAttention {
   float offset;
   float scale;
   float cap;
+  long long next;
 };
 
 // How the kernel is laid out on a device.
@@ -207,35 +236,55 @@ int cluster_of(const CudaChip& chip, int64_t head, int64_t key_heads, int64_t ti
   return key_heads * splits * cluster <= chip.multiprocessors ? cluster : 2;
 }
 
+// Returns the bytes of the keys or values of one tile.
+int stage_bytes_of(int64_t head) { return static_cast<int>((head + 63) / 64 * 64 * kPage * 2); }
+
+// Returns how many stages each warp can have, with so many blocks on a multiprocessor.
+int room_for(const CudaChip& chip, const Layout& of, int64_t head, int64_t group, int blocks) {
+  // In static shared memory, at most.
+  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 8 * (of.warps + of.cluster) * group + 512;
+  const int64_t bytes = (chip.shared_memory + 1024) / blocks - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
+  return static_cast<int>(std::max<int64_t>(bytes / (of.warps * of.stage_bytes), 0));
+}
+
 // Returns how the kernel is laid out for a table with so many tiles.
 Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_heads, int64_t tiles) {
-  Layout made{cluster_of(chip, head, key_heads, tiles), kLeastWarps, 0, static_cast<int>((head + 63) / 64 * 64 * kPage * 2), 0, 0};
+  Layout made{cluster_of(chip, head, key_heads, tiles), kLeastWarps, 0, stage_bytes_of(head), 0, 0};
   if (head <= 64 && made.warps * made.cluster < tiles) made.warps *= 2;  // with larger heads, two such blocks have no room beside each other
   made.share = share_of(chip, made.cluster, head, key_heads);
-  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 8 * (made.warps + made.cluster) * group + 512;  // in static shared memory, at most
-  const auto room_for = [&](int blocks) {  // in stages
-    const int64_t bytes = (chip.shared_memory + 1024) / blocks - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
-    return static_cast<int>(std::max<int64_t>(bytes / (made.warps * made.stage_bytes), 0));
-  };
+  const auto room = [&](int blocks) { return room_for(chip, made, head, group, blocks); };
   // Two blocks beside each other hide each other's waits.
-  const int beside = room_for(2) >= 3 ? 2 : 1;
+  const int beside = room(2) >= 3 ? 2 : 1;
   made.splits = std::clamp<int64_t>((tiles + made.share - 1) / made.share, 1, std::max<int64_t>(beside * chip.multiprocessors / (made.cluster * key_heads), 1));
   // A block with a small ring begins beside those of the product before. With many tiles a warp,
   // the memory's speed counts for more.
   const bool few = tiles <= 6 * made.warps * made.cluster * made.splits;
-  made.stages = std::min(room_for(beside), few ? 2 : 4);
+  made.stages = std::min(room(beside), few ? 2 : 4);
+  return made;
+}
+
+// Returns how the kernel is laid out for several rows. The sums depend on `share` alone, which is
+// that of a row by itself: 512 keys of 128 elements. With fewer, rows of a few hundred keys would
+// merge through memory too, and a short row beside a long one would have more blocks that end at
+// once. With more, a few long rows would leave multiprocessors idle.
+Layout layout_of_rows(const CudaChip& chip, int64_t head, int64_t group, int64_t tiles) {
+  Layout made{1, kLeastWarps, 0, stage_bytes_of(head), 0, std::max<int64_t>(32 * 128 / head, 1)};
+  for (int beside = head <= 128 ? 3 : 2; beside > 0 && made.stages < 2; --beside) made.stages = std::min(room_for(chip, made, head, group, beside), 4);
+  made.splits = (tiles + made.share - 1) / made.share;
   return made;
 }
 
 const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge) {
   const at::ScalarType dtype = of.memory.scalar_type();
   const int64_t group = of.heads / of.key_heads();
-  const std::tuple key(dtype, of.head(), group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0, is_defined(of.sinks),
-                       static_cast<int>(edge));
+  const at::ScalarType from = of.qkv.scalar_type();
+  const std::tuple key(dtype, from, of.rows() > 1, of.head(), group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0,
+                       is_defined(of.sinks), static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"attention of a token by groups of " + std::to_string(group) + " heads of " + std::to_string(of.head()) + " " + float_name(dtype),
-                 "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("HEAD", of.head()) +
-                     define("GROUP", group) + define("STAGES", layout.stages) + define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("NORM", of.norm()) +
+                 "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("QKV", float_name(from)) +
+                     define("ROWS", of.rows() > 1) + define("HEAD", of.head()) + define("GROUP", group) + define("STAGES", layout.stages) +
+                     define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("NORM", of.norm()) +
                      define("CAP", of.cap > 0) + define("SINKS", is_defined(of.sinks)) + define("EDGE", edge) + kEdgesText,
                  std::string(kTokenHeadsText) + kTokenAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
@@ -247,7 +296,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge) {
   const at::ScalarType dtype = of.memory.scalar_type();
   const c10::DeviceIndex device = of.memory.device().index();
   const CudaChip chip = cuda().chip(device);
-  const int64_t head = of.head(), key_heads = of.key_heads(), group = of.heads / key_heads, blocks = of.table.size(1);
+  const int64_t head = of.head(), key_heads = of.key_heads(), group = of.heads / key_heads, blocks = of.blocks(), rows = of.rows();
   TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && head % 16 == 0 && head <= kMostHead && group <= kMostGroup && chip.capability >= 80, kOperator,
               ": it has ", group, " query heads a key head, of ", head, " elements, and a cache of ", dtype, "; the kernel takes up to ", kMostGroup,
               ", a multiple of 16 elements up to ", kMostHead, ", and bfloat16 and float16, on compute capability 8.0");
@@ -256,24 +305,26 @@ at::Tensor by_kernel(const Inputs& of, Edge edge) {
               ", the cache ", of.memory.sizes(), " or qkv ", of.qkv.sizes(), " is too large");
   const int64_t window = std::min<int64_t>(of.window, INT32_MAX);
   const int64_t tiles = window > 0 ? std::min(blocks, (window + 14) / kPage + 1) : blocks;  // that have visible keys, at most
-  const Layout layout = layout_of(chip, head, group, key_heads, tiles);
+  const Layout layout = rows > 1 ? layout_of_rows(chip, head, group, tiles) : layout_of(chip, head, group, key_heads, tiles);
   TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
 
   const int64_t splits = layout.splits;
   const int64_t launched = key_heads * splits * layout.cluster;
-  at::Tensor out = at::empty({1, of.heads * head}, of.memory.options()), partial;
-  if (splits > 1) partial = at::empty({launched * (group * head / layout.cluster + 2 * group)}, of.qkv.options());
+  at::Tensor out = at::empty({rows, of.heads * head}, of.memory.options()), partial;
+  if (splits > 1) partial = at::empty({rows * launched * (group * head / layout.cluster + 2 * group)}, of.cos.options());
 
   const double log2e = 1.4426950408889634;
   TokenAttention a{of.qkv.const_data_ptr(), read(of.query_norm), read(of.key_norm), of.cos.const_data_ptr(), of.sin.const_data_ptr(),
                    of.position.const_data_ptr(), of.before.const_data_ptr(), of.table.const_data_ptr(), of.memory.mutable_data_ptr(), read(of.sinks),
-                   out.mutable_data_ptr(), splits > 1 ? partial.mutable_data_ptr() : nullptr, of.arrived.mutable_data_ptr(), of.table.stride(0),
+                   out.mutable_data_ptr(), splits > 1 ? partial.mutable_data_ptr() : nullptr, of.arrived.mutable_data_ptr(), of.table.stride(-2),
                    static_cast<int>(key_heads), static_cast<int>(of.turned()), static_cast<int>(window),
                    static_cast<int>(splits), static_cast<int>(layout.share), static_cast<float>(of.eps), of.offset ? 1.f : 0.f,
-                   static_cast<float>(of.cap > 0 ? of.scale / of.cap : of.scale * log2e), static_cast<float>(of.cap * log2e)};
+                   static_cast<float>(of.cap > 0 ? of.scale / of.cap : of.scale * log2e), static_cast<float>(of.cap * log2e),
+                   rows > 1 ? of.table.stride(0) : 0};
   void* arguments[] = {&a};
   cuda().launch(program_of(of, layout, edge), "token_attention", images::stream_of(of.memory), static_cast<unsigned>(launched), 32 * layout.warps, arguments,
-                static_cast<int>(layout.warps * layout.stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster));
+                static_cast<int>(layout.warps * layout.stages * layout.stage_bytes), start_of(edge), static_cast<unsigned>(layout.cluster),
+                static_cast<unsigned>(rows));
   return out;
 }
 

@@ -17,18 +17,25 @@
 // finish them. Splits write their sums to memory, and the last of them to arrive adds these up. All
 // sums have a fixed order for one position and one size of the table.
 //
+// A launch of several rows, of different sequences, has blockIdx.y for the row, and clusters of one
+// block. Rows and key heads keep the device busy, so blocks are small, and lie several on a
+// multiprocessor. A row has as many splits as its own keys take, and the other blocks of the row
+// end at once. So its sums have one order beside any other rows, and for tables of any size.
+//
 // The text is compiled for one set of these macros:
 //
 //   DTYPE    BFloat16 or Half: the dtype of the cache and of the result
+//   QKV      that of queries, keys and values: Float or DTYPE
 //   MMA      "bf16" or "f16", the same for tensor cores
 //   HEAD     elements of a head, a multiple of 16 up to 256
 //   GROUP    query heads of a key head, 1 to 8
 //   STAGES   of a warp's ring
-//   CLUSTER  blocks of a cluster: 8, 4 or 2, or 1 below compute capability 9.0
+//   CLUSTER  blocks of a cluster: 8, 4 or 2, or 1 with rows or below compute capability 9.0
 //   WARPS    of a block
 //   NORM     0: no norm of queries and keys, 1: one of each head, 2: one of all heads together
 //   CAP      1: scores go through cap * tanh(score / cap)
 //   SINKS    1: each head has a score that takes weight and has no value
+//   ROWS     1: the launch has several rows, of which those with a position below 0 are zeros
 //   EDGE     see edges.h
 // Its parts are in token_heads_cuda.h, whose text comes before this one.
 #pragma once
@@ -36,16 +43,36 @@
 namespace ct {
 
 inline constexpr char kTokenAttentionText[] = R"cuda(
-extern "C" __global__ void __launch_bounds__(32 * WARPS) token_attention(const TokenAttention a) {
+#if ROWS
+#define BOUNDS 32 * WARPS, HEAD <= 128 ? 3 : 2  // as many blocks have room on a multiprocessor: token_attention.cc
+#else
+#define BOUNDS 32 * WARPS
+#endif
+extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const TokenAttention given) {
+  constexpr int kPiece = kPart / 2 + GROUP;  // pairs of a block in `partial`
   extern __shared__ __align__(128) unsigned char rings[];
   __shared__ __align__(16) Raw queries[2][GROUP * kRow];
   __shared__ __align__(16) Raw fresh[2][HEAD];
   __shared__ float2 warp_states[WARPS][GROUP], states[CLUSTER][GROUP], parts[CLUSTER][kPart / 2];
   __shared__ bool last_to_arrive;
   begin();
+#if ROWS
+  const TokenAttention a = given.of_row(blockIdx.y, 2 * kPiece);
+#else
+  const TokenAttention& a = given;
+#endif
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, split = cluster % a.splits, key_head = cluster / a.splits;
 
+#if ROWS
+  if (__ldcg(a.position) < 0) {
+    wait();
+    if (split == 0) {
+      for (int i = thread; i < GROUP * HEAD / 2; i += kThreads) reinterpret_cast<unsigned*>(a.out + key_head * GROUP * HEAD)[i] = 0;
+    }
+    return;
+  }
+#endif
   // Keys are counted from the first of the table. The newest is that of this token.
   const int newest = static_cast<int>(__ldcg(a.position) - __ldcg(a.before)) - 1, oldest = a.window > 0 ? max(0, newest - a.window + 1) : 0;
   const int first_tile = oldest / kTile, tiles = newest / kTile - first_tile + 1;
@@ -109,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) token_attention(const T
     high = load_chunk(queries[0] + key_at(g, t + 4 * i));
     low = load_chunk(queries[1] + key_at(g, t + 4 * i));
   };
-  constexpr bool kKeep = HEAD <= 128;  // more queries need too many registers
+  constexpr bool kKeep = HEAD <= (ROWS ? 96 : 128);  // more queries need too many registers
   uint4 high[kKeep ? kSteps : 1], low[kKeep ? kSteps : 1];
   if constexpr (kKeep) {
 #pragma unroll
@@ -255,7 +282,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) token_attention(const T
   cluster_meets();
 
   // The block finishes kPart numbers, and writes them as results or as sums of a split.
-  constexpr int kPiece = kPart / 2 + GROUP;  // pairs of a block in `partial`
   float2* const partial = reinterpret_cast<float2*>(a.partial);
   for (int i = thread; i < kPart / 2; i += kThreads) {
     const int at = rank * kPart + 2 * i;

@@ -1,8 +1,9 @@
-// token_embedding: what a decoder needs before its first layer, for one token.
+// token_embedding: what a decoder needs before its first layer, for one token of each sequence.
 //
-// The first result is the row of the table for the token, in float32 times `factor`, [1, width].
-// For each rotation follow the cosines and the sines of position * frequencies, times its scale,
-// each [1, 1, n]. On the CPU, LibTorch's operators do the work.
+// The first result has the rows of the table for the tokens, in float32 times `factor`, [rows,
+// width]. For each rotation follow the cosines and the sines of position * frequencies, times its
+// scale, each [rows, 1, n]. Of several rows, those whose position is below 0 are padded: they are
+// zeros, and their tokens may be any number. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,7 @@ CT_ON_BOTH_DEVICES(kText,
 
 constexpr int kMostRotations = 4;
 
-// One rotation. The sines lie behind the cosines.
+// One rotation. The sines of all rows lie behind the cosines.
 struct Rotation {
   const float* frequencies;
   float* cosines;
@@ -51,15 +53,19 @@ extern "C" __global__ void __launch_bounds__(256) token_embedding(const DTYPE::R
                                                                   const long long* __restrict__ position, float* __restrict__ out, int width, float factor,
                                                                   const Rotations rotations) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
-  const DTYPE::Raw* const row = table + *token * width;
-  for (int i = thread; i < width; i += threads) out[i] = DTYPE::widen(row[i]) * factor;
-  const float at = static_cast<float>(*position);
+  const size_t number = blockIdx.y;
+  out += number * width;
+  const bool padded = gridDim.y > 1 && position[number] < 0;
+  const DTYPE::Raw* const row = table + (padded ? 0 : token[number]) * width;
+  for (int i = thread; i < width; i += threads) out[i] = padded ? 0 : DTYPE::widen(row[i]) * factor;
+  const float at = static_cast<float>(position[number]);
   for (int r = 0; r < rotations.count; ++r) {
     const Rotation& rotation = rotations.all[r];
     for (int i = thread; i < rotation.count; i += threads) {
       const float angle = at * rotation.frequencies[i];
-      rotation.cosines[i] = cosf(angle) * rotation.scale;
-      rotation.cosines[rotation.count + i] = sinf(angle) * rotation.scale;
+      float* const to = rotation.cosines + number * rotation.count + i;
+      to[0] = padded ? 0 : cosf(angle) * rotation.scale;
+      to[static_cast<size_t>(gridDim.y) * rotation.count] = padded ? 0 : sinf(angle) * rotation.scale;
     }
   }
 }
@@ -73,12 +79,12 @@ const CudaProgram& program_of(at::ScalarType dtype) {
   });
 }
 
-// Returns the parts of `all`, a row of float32: the embedding, and for each rotation two.
-std::vector<at::Tensor> parts_of(const at::Tensor& all, int64_t width, at::TensorList frequencies) {
-  std::vector<at::Tensor> parts{all.narrow(1, 0, width)};
-  int64_t at = width;
+// Returns the parts of `all`, which lie behind each other: the embedding, and two of each rotation.
+std::vector<at::Tensor> parts_of(const at::Tensor& all, int64_t rows, int64_t width, at::TensorList frequencies) {
+  std::vector<at::Tensor> parts{all.narrow(0, 0, rows * width).view({rows, width})};
+  int64_t at = rows * width;
   for (const at::Tensor& f : frequencies) {
-    for (int i = 0; i < 2; ++i, at += f.numel()) parts.push_back(all.narrow(1, at, f.numel()).view({1, 1, -1}));
+    for (int i = 0; i < 2; ++i, at += rows * f.numel()) parts.push_back(all.narrow(0, at, rows * f.numel()).view({rows, 1, f.numel()}));
   }
   return parts;
 }
@@ -87,9 +93,9 @@ std::vector<at::Tensor> token_embedding(const at::Tensor& table, const at::Tenso
                                         at::ArrayRef<double> scales, double factor) {
   TORCH_CHECK(table.dim() == 2 && table.is_contiguous() && is_floating(table.scalar_type()), kOperator, ": table is ", table.scalar_type(), " ",
               table.sizes(), ", want a contiguous matrix of float32, bfloat16 or float16");
-  for (const at::Tensor& t : {token, position}) {
-    TORCH_CHECK(t.numel() == 1 && t.scalar_type() == at::kLong && t.device() == table.device(), kOperator, ": token and position are int64 [1] on ", table.device());
-  }
+  const int64_t rows = token.numel();
+  check_row_numbers(kOperator, token, "token", rows, table.device());
+  check_row_numbers(kOperator, position, "position", rows, table.device());
   TORCH_CHECK(frequencies.size() == scales.size() && frequencies.size() <= size_t{kMostRotations}, kOperator, ": ", frequencies.size(), " frequencies and ",
               scales.size(), " scales, want one scale for each, and at most ", kMostRotations);
   int64_t width = table.size(1), all = width;
@@ -97,15 +103,17 @@ std::vector<at::Tensor> token_embedding(const at::Tensor& table, const at::Tenso
     TORCH_CHECK(f.scalar_type() == at::kFloat && f.is_contiguous() && f.device() == table.device(), kOperator, ": frequencies are contiguous float32 on ", table.device());
     all += 2 * f.numel();
   }
-  const at::Tensor out = at::empty({1, all}, table.options().dtype(at::kFloat));
-  const std::vector<at::Tensor> parts = parts_of(out, width, frequencies);
+  const at::Tensor out = at::empty({rows * all}, table.options().dtype(at::kFloat));
+  const std::vector<at::Tensor> parts = parts_of(out, rows, width, frequencies);
   if (!table.is_cuda()) {
-    parts[0].copy_(at::index_select(table, 0, token)).mul_(factor);
+    const at::Tensor padded = position.view({-1}).lt(rows > 1 ? 0 : std::numeric_limits<int64_t>::min());
+    parts[0].copy_(at::index_select(table, 0, token.view({-1}).masked_fill(padded, 0))).mul_(factor);
     for (size_t i = 0; i < frequencies.size(); ++i) {
-      const at::Tensor angles = at::mul(position.to(at::kFloat), frequencies[i].view({1, 1, -1}));
+      const at::Tensor angles = at::mul(position.to(at::kFloat).view({-1, 1, 1}), frequencies[i].view({1, 1, -1}));
       parts[1 + 2 * i].copy_(at::cos(angles)).mul_(scales[i]);
       parts[2 + 2 * i].copy_(at::sin(angles)).mul_(scales[i]);
     }
+    for (const at::Tensor& part : parts) part.view({rows, -1}).masked_fill_(padded.unsqueeze(1), 0);
     return parts;
   }
   TORCH_CHECK(all < INT32_MAX, kOperator, ": a row of ", all, " elements is too long");
@@ -120,7 +128,8 @@ std::vector<at::Tensor> token_embedding(const at::Tensor& table, const at::Tenso
   int columns = static_cast<int>(width);
   auto by = static_cast<float>(factor);
   void* arguments[] = {&from, &which, &where, &to, &columns, &by, &rotations};
-  cuda().launch(program_of(table.scalar_type()), "token_embedding", images::stream_of(table), std::min<int64_t>((width + 255) / 256, 32), 256, arguments);
+  cuda().launch(program_of(table.scalar_type()), "token_embedding", images::stream_of(table), std::min<int64_t>((width + 255) / 256, 32), 256, arguments,
+                0, CudaStart::kBehind, 1, static_cast<unsigned>(rows));
   return parts;
 }
 

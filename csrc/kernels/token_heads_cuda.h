@@ -8,7 +8,7 @@ inline constexpr char kTokenHeadsText[] = R"cuda(
 using Raw = DTYPE::Raw;
 
 struct TokenAttention {
-  const float* qkv;         // [heads + 2 * key_heads][HEAD]
+  const QKV::Raw* qkv;      // [heads + 2 * key_heads][HEAD]
   const float* query_norm;
   const float* key_norm;
   const float* cosines;     // [turned]
@@ -21,7 +21,7 @@ struct TokenAttention {
   Raw* out;                 // [heads][HEAD]
   float* partial;           // of splits: for each block kPart sums and GROUP states
   int* arrived;             // [key_heads][8]
-  long long values;         // the distance of the rows of the table
+  long long values;         // the distance of the pages of values from those of keys
   int key_heads;
   int turned;
   int window;               // 0: all keys are visible
@@ -31,6 +31,18 @@ struct TokenAttention {
   float offset;             // is added to the weights of norms
   float scale;              // of a score's exponent to base 2; with CAP, of the argument of tanh
   float cap;                // in exponents to base 2
+  long long next;           // the distance of the tables of two rows
+
+  // Returns what the n-th row of the launch takes. Each block has a piece of `partial`.
+  __device__ __forceinline__ TokenAttention of_row(size_t n, int piece) const {
+    TokenAttention of = *this;
+    const size_t elements = static_cast<size_t>(key_heads) * GROUP * HEAD;
+    of.qkv += n * (elements + 2 * key_heads * HEAD), of.out += n * elements;
+    of.cosines += n * turned, of.sines += n * turned;
+    of.position += n, of.before += n, of.table += n * next;
+    of.partial += n * gridDim.x * piece, of.arrived += n * key_heads * 8;
+    return of;
+  }
 };
 
 constexpr int kThreads = 32 * WARPS;
@@ -122,6 +134,14 @@ __device__ __forceinline__ void split_up(float a, float b, unsigned& high, unsig
 __device__ __forceinline__ int key_at(int row, int chunk) { return row * kRow + (chunk ^ (row & 1) << 2) * 8; }
 __device__ __forceinline__ int value_at(int row, int chunk) { return row * kRow + (chunk ^ (row & 6)) * 8; }
 
+// Loads four neighbours of qkv.
+__device__ __forceinline__ float4 load_four(const QKV::Raw* from) {
+  if constexpr (sizeof(QKV::Raw) == 4) return __ldcg(reinterpret_cast<const float4*>(from));
+  const uint2 v = __ldcg(reinterpret_cast<const uint2*>(from));
+  const auto widen = [](unsigned bits) { return QKV::widen(static_cast<QKV::Raw>(bits & 0xFFFFu)); };
+  return make_float4(widen(v.x), widen(v.x >> 16), widen(v.y), widen(v.y >> 16));
+}
+
 __device__ __forceinline__ uint4 load_chunk(const Raw* from) { return *reinterpret_cast<const uint4*>(from); }
 
 // The sum of exp2(score - most) of some keys, and `most`, the greatest score.
@@ -208,13 +228,13 @@ struct Heads {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int of = row(r);
-      const float* const from = a.qkv + static_cast<size_t>(of < GROUP ? key_head * GROUP + of : heads + key_head + (of - GROUP) * a.key_heads) * HEAD;
+      const QKV::Raw* const from = a.qkv + static_cast<size_t>(of < GROUP ? key_head * GROUP + of : heads + key_head + (of - GROUP) * a.key_heads) * HEAD;
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
         v[r][i] = partners[r][i] = 0;
         if (of >= (newest ? GROUP + 2 : GROUP) || !inside(i)) continue;
-        v[r][i] = __ldcg(from + element(i));
-        if (of <= GROUP) partners[r][i] = __ldcg(from + partner(a, element(i)));
+        v[r][i] = QKV::widen(__ldcg(from + element(i)));
+        if (of <= GROUP) partners[r][i] = QKV::widen(__ldcg(from + partner(a, element(i))));
       }
     }
 #if NORM == 2
@@ -223,11 +243,11 @@ struct Heads {
     float of_all[2];
 #pragma unroll
     for (int kind = 0; kind < 2; ++kind) {
-      const float4* const from = reinterpret_cast<const float4*>(a.qkv + (kind == 0 ? 0 : heads * HEAD));
+      const QKV::Raw* const from = a.qkv + (kind == 0 ? 0 : heads * HEAD);
       float squares = 0;
 #pragma unroll 8
       for (int i = threadIdx.x; i < columns[kind] / 4; i += kThreads) {
-        const float4 f = __ldcg(from + i);
+        const float4 f = load_four(from + 4 * i);
         squares = fmaf(f.x, f.x, fmaf(f.y, f.y, fmaf(f.z, f.z, fmaf(f.w, f.w, squares))));
       }
       squares = sum_of_warp(squares);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "b1ffdd52a1c8baee8b1d40d974606e133845359ff1197bca0ca610b281ade77a"
+const Source = "75761591132ca2b0d8cfe2c10ecf8bae72a6784356a26e779a443b71f8e7e771"
