@@ -602,6 +602,9 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 			in, norm := x.Ones(Float32, 1, 1024), x.Ones(Float32, 1024)
 			x.Call1("streamtorch::token_linear", in, x.Ones(BFloat16, 8, 1024), nil, norm, 1e-6, false, "", nil, x.Ones(Float32, 1024), norm, x.View(sum, -1), "early")
 		},
+		"add_rms_norm": func(x *Exec, sum *Tensor) {
+			x.Call1("streamtorch::add_rms_norm", x.View(sum, 2, -1), x.Ones(Float32, 2, 512), nil, nil, 1e-6, false, Float32)
+		},
 		"token_drawn": func(x *Exec, result *Tensor) {
 			x.Call("streamtorch::token_drawn", x.Ones(Float32, 1, 9), x.Ones(Float32, 1, 9), x.Ones(Float32, 4), x.Zeros(Float32, 9), x.Zeros(Int64, 1), x.Zeros(Int64, 1), x.View(result, -1), true, true, "early")
 		},
@@ -615,7 +618,7 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stop()
-			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "token_likeliest": Float64, "token_drawn": Float64}[name]
+			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "add_rms_norm": Float32, "token_likeliest": Float64, "token_drawn": Float64}[name]
 			var written *Tensor
 			torchtest.Do(t, d, func(x *Exec) { written = x.Keep(x.Zeros(dtype, 2, 1, 1, 16, 32)) })
 			defer written.Close()

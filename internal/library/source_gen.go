@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "75761591132ca2b0d8cfe2c10ecf8bae72a6784356a26e779a443b71f8e7e771"
+const Source = "fc47cda55d1dc84ec9c10c64bd23bb71f76b7dee83fb3a6b058c0493009e7625"

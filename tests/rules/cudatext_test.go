@@ -16,6 +16,7 @@ import (
 // of one of their variants. "name:kText" is only the text kText of the file `name`.
 var cudaPrograms = map[string][]string{
 	"add_layer_norm":       {"INPUT Float", "ADDEND BFloat16", "SUM Float", "NORMED BFloat16", "PARAMETER Float", "ADDED 1", "APART 1", "CHANNELS 768", "ROW_THREADS 32", "THREADS 128", "BLOCKS 4", "SUMS 1", "add_layer_norm_cuda.h"},
+	"add_rms_norm":         {"WIDTH 4096", "THREADS 512", "ALIGNED 1", "OUT BFloat16", "NEW 1", "OUT_NORM 1", "NORM 1", "OFFSET 0", "RESULT BFloat16", "add_rms_norm.cc"},
 	"channels":             {"DTYPE BFloat16", "PARAMETER Float", "NONE 0", "RELU 0", "RELU6 0", "SILU 1", "HARDSWISH 0", "GELU 0", "channels_cuda.h"},
 	"augment":              {"level.h:kLevelText", "augment_pixels.h:kPixelsText", "augment.cc"},
 	"blend":                {"level.h:kLevelText", "blend.cc:kBlendText", "blend.cc"},
@@ -23,6 +24,7 @@ var cudaPrograms = map[string][]string{
 	"foreach":              {"LISTS 3", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "FROM Float", "TO BFloat16", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kSgdText"},
 	"foreach Adam":         {"LISTS 4", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kAdamText"},
 	"foreach cast":         {"LISTS 2", "TENSORS 8", "THREADS 256", "VECTORS 1", "STEPS 1", "STREAMING 0", "FROM Float", "TO BFloat16", "foreach.cc:kText", "foreach_cuda.h:kForeachText", "foreach_cuda.h:kCastText"},
+	"gated":                {"DTYPE BFloat16", "ACTIVATION 2", "ALIGNED 1", "gated.cc"},
 	"global_avg_pool":      {"global_avg_pool.cc"},
 	"image_convolution":    {"image_convolution_cells.h:kCellsText", "DTYPE Float", "CELL BFloat16", "CHANNELS 3", "image_convolution_cuda.h"},
 	"jpeg":                 {"resample.h:kText", "jpeg_pixels.h:kText", "jpeg.cc"},
