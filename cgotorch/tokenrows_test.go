@@ -88,8 +88,8 @@ func (a *attentionRows) attend(memory *Tensor, blocks int64, edge string, rows .
 	return float32s(x, out)
 }
 
-// token_attention gives each of several rows what it gives the row alone, and zeros for padded rows,
-// which write no keys. A row has the same bits beside other rows, and with a longer table.
+// token_attention gives each of several rows what it gives the row alone. Padded rows are zeros,
+// and write no keys. A row has the same bits beside other rows, and with a longer table.
 func TestTokenRows_Attention(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	heads := []struct{ keyHeads, group, head int64 }{{2, 4, 64}, {1, 1, 16}, {3, 2, 80}, {2, 7, 96}, {2, 8, 128}, {1, 3, 256}, {8, 4, 128}}

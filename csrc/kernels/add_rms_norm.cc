@@ -93,8 +93,9 @@ __device__ __forceinline__ void norm_row(float (&row)[kGroups][8], const float* 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm(float* __restrict__ sum, const OUT::Raw* __restrict__ out, const float* __restrict__ out_norm,
-                                                                   const float* __restrict__ norm, RESULT::Raw* __restrict__ result, float eps) {
+extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm(float* __restrict__ sum, const OUT::Raw* __restrict__ out,
+                                                                   const float* __restrict__ out_norm, const float* __restrict__ norm,
+                                                                   RESULT::Raw* __restrict__ result, float eps) {
   const size_t first = static_cast<size_t>(blockIdx.x) * WIDTH;
   float row[kGroups][8];
 #pragma unroll
@@ -130,17 +131,18 @@ struct Inputs {
 
   void check() const {
     const at::ScalarType wide = sum.scalar_type();
-    TORCH_CHECK(sum.dim() == 2 && sum.numel() > 0 && sum.is_contiguous() && (wide == at::kFloat || (wide == at::kDouble && !sum.is_cuda())), kOperator, ": sum is ", wide, " ",
-                sum.sizes(), " on ", sum.device(), ", want float32 [rows, width] without gaps; float64 is for the CPU");
+    TORCH_CHECK(sum.dim() == 2 && sum.numel() > 0 && sum.is_contiguous() && (wide == at::kFloat || (wide == at::kDouble && !sum.is_cuda())), kOperator,
+                ": sum is ", wide, " ", sum.sizes(), " on ", sum.device(), ", want float32 [rows, width] without gaps; float64 is for the CPU");
     TORCH_CHECK(!is_defined(out) || (out->sizes() == sum.sizes() && out->is_contiguous() && out->device() == sum.device() &&
                                      (is_floating(out->scalar_type()) || out->scalar_type() == wide)),
-                kOperator, ": out is ", is_defined(out) ? out->scalar_type() : wide, " ", is_defined(out) ? out->sizes() : sum.sizes(), ", want a floating dtype and ",
-                sum.sizes(), " on ", sum.device(), " without gaps");
+                kOperator, ": out is ", is_defined(out) ? out->scalar_type() : wide, " ", is_defined(out) ? out->sizes() : sum.sizes(),
+                ", want a floating dtype and ", sum.sizes(), " on ", sum.device(), " without gaps");
     TORCH_CHECK(!is_defined(out) || !sum.is_alias_of(*out), kOperator, ": sum and out share memory");
     TORCH_CHECK(!is_defined(out_norm) || is_defined(out), kOperator, ": out_norm is the norm of out, and there is no out");
     for (const auto& [t, name] : {std::pair<Optional, const char*>(out_norm, "out_norm"), {norm, "norm"}}) {
-      TORCH_CHECK(!is_defined(t) || (t->numel() == width() && t->scalar_type() == wide && t->is_contiguous() && t->device() == sum.device()), kOperator, ": ", name, " is ",
-                  is_defined(t) ? t->scalar_type() : wide, " ", is_defined(t) ? t->sizes() : sum.sizes(), ", want ", wide, " [", width(), "] on ", sum.device(), " without gaps");
+      TORCH_CHECK(!is_defined(t) || (t->numel() == width() && t->scalar_type() == wide && t->is_contiguous() && t->device() == sum.device()), kOperator, ": ",
+                  name, " is ", is_defined(t) ? t->scalar_type() : wide, " ", is_defined(t) ? t->sizes() : sum.sizes(), ", want ", wide, " [", width(), "] on ",
+                  sum.device(), " without gaps");
     }
     TORCH_CHECK(is_floating(dtype) || (dtype == wide && wide == at::kDouble), kOperator, ": dtype is ", dtype, ", want a floating one");
     TORCH_CHECK(!needs_gradient({sum, out, out_norm, norm}), kOperator, ": it has no gradient: call it in NoGrad");
@@ -171,8 +173,9 @@ at::Tensor by_kernel(const Inputs& of) {
   const int64_t threads = std::min<int64_t>((width + 255) / 256 * 32, 512);
   const CudaProgram& program = variant_of(std::tuple(width, aligned, out, added, out_normed, normed, of.offset, of.dtype), [&] {
     return Variant{"a sum and its norm of " + std::to_string(width) + " columns",
-                   "\n" + define("WIDTH", width) + define("THREADS", threads) + define("ALIGNED", aligned) + define("OUT", float_name(out)) + define("NEW", added) +
-                       define("OUT_NORM", out_normed) + define("NORM", normed) + define("OFFSET", of.offset) + define("RESULT", float_name(of.dtype)),
+                   "\n" + define("WIDTH", width) + define("THREADS", threads) + define("ALIGNED", aligned) + define("OUT", float_name(out)) +
+                       define("NEW", added) + define("OUT_NORM", out_normed) + define("NORM", normed) + define("OFFSET", of.offset) +
+                       define("RESULT", float_name(of.dtype)),
                    kSource, /*fused_multiply_add=*/true};
   });
   void* sum = added ? of.sum.mutable_data_ptr() : const_cast<void*>(of.sum.const_data_ptr());  // without `out` it is only read

@@ -2,8 +2,8 @@
 //
 // It maps [rows, 2 * inner] to [rows, inner], in the same dtype: "silu" or "gelu_tanh" of the first
 // half of a row times the second half, or "clamped": of adjacent elements a and b, (clamp(b) + 1) *
-// a * sigmoid(alpha * a), where a is at most `limit`, and b between -limit and limit. It computes in
-// float32. The kernel has the formulas of token_linear_cuda.h. On the CPU, and for float64,
+// a * sigmoid(alpha * a), where a is at most `limit`, and b between -limit and limit. It computes
+// in float32. The kernel has the formulas of token_linear_cuda.h. On the CPU, and for float64,
 // LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
@@ -50,7 +50,8 @@ __device__ __forceinline__ float activate(float a, float b, float limit, float a
   return 0.5f * a * (1 + tanhf(inner)) * b;
 }
 
-extern "C" __global__ void __launch_bounds__(256) gated(const DTYPE::Raw* __restrict__ from, DTYPE::Raw* __restrict__ to, int rows, int inner, float limit, float alpha) {
+extern "C" __global__ void __launch_bounds__(256) gated(const DTYPE::Raw* __restrict__ from, DTYPE::Raw* __restrict__ to, int rows, int inner,
+                                                        float limit, float alpha) {
   constexpr bool kPairs = ACTIVATION == 2;
   constexpr int kCount = ALIGNED ? 8 : 1;  // results of a thread
   const int column = kCount * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -100,17 +101,19 @@ at::Tensor by_operators(const at::Tensor& gate_up, Activation activation, double
 at::Tensor gated(const at::Tensor& gate_up, c10::string_view name, double limit, double alpha) {
   const Activation activation = activation_of({name.data(), name.size()});
   const at::ScalarType dtype = gate_up.scalar_type();
-  TORCH_CHECK(gate_up.dim() == 2 && gate_up.numel() > 0 && gate_up.size(1) % 2 == 0 && gate_up.is_contiguous() && at::isFloatingType(dtype), kOperator, ": gate_up is ", dtype, " ",
-              gate_up.sizes(), ", want a floating dtype and [rows, 2 * inner] without gaps");
+  TORCH_CHECK(gate_up.dim() == 2 && gate_up.numel() > 0 && gate_up.size(1) % 2 == 0 && gate_up.is_contiguous() && at::isFloatingType(dtype), kOperator,
+              ": gate_up is ", dtype, " ", gate_up.sizes(), ", want a floating dtype and [rows, 2 * inner] without gaps");
   TORCH_CHECK(!needs_gradient({gate_up}), kOperator, ": it has no gradient: call it in NoGrad");
   const int64_t inner = gate_up.size(1) / 2;
-  if (!gate_up.is_cuda() || !is_floating(dtype) || inner > INT32_MAX / 16 || gate_up.size(0) > INT32_MAX || cuda().chip(gate_up.device().index()).capability < 80) {
+  if (!gate_up.is_cuda() || !is_floating(dtype) || inner > INT32_MAX / 16 || gate_up.size(0) > INT32_MAX ||
+      cuda().chip(gate_up.device().index()).capability < 80) {
     return by_operators(gate_up, activation, limit, alpha);
   }
   at::Tensor out = at::empty({gate_up.size(0), inner}, gate_up.options());
   const bool aligned = inner % 8 == 0 && is_aligned(gate_up);
   const CudaProgram& program = variant_of(std::tuple(dtype, static_cast<int>(activation), aligned), [&] {
-    return Variant{"a gated activation of " + float_name(dtype), "\n" + define("DTYPE", float_name(dtype)) + define("ACTIVATION", activation) + define("ALIGNED", aligned), kSource,
+    return Variant{"a gated activation of " + float_name(dtype),
+                   "\n" + define("DTYPE", float_name(dtype)) + define("ACTIVATION", activation) + define("ALIGNED", aligned), kSource,
                    /*fused_multiply_add=*/true};
   });
   const void* from = gate_up.const_data_ptr();
@@ -119,8 +122,8 @@ at::Tensor gated(const at::Tensor& gate_up, c10::string_view name, double limit,
   auto most = static_cast<float>(limit), by = static_cast<float>(alpha);
   void* arguments[] = {&from, &to, &rows, &columns, &most, &by};
   const int64_t of_block = aligned ? 8 * 256 : 256;
-  cuda().launch(program, "gated", images::stream_of(gate_up), static_cast<unsigned>((inner + of_block - 1) / of_block), 256, arguments, 0, CudaStart::kBehind, 1,
-                static_cast<unsigned>(std::min<int64_t>(rows, kMostTokenRows)));
+  cuda().launch(program, "gated", images::stream_of(gate_up), static_cast<unsigned>((inner + of_block - 1) / of_block), 256, arguments, 0, CudaStart::kBehind,
+                1, static_cast<unsigned>(std::min<int64_t>(rows, kMostTokenRows)));
   return out;
 }
 

@@ -42,17 +42,19 @@ constexpr int64_t kMostTokenRows = 65535;  // of one launch: see CudaBackend::la
 
 // Throws if t is not int64 [rows] on this device, without gaps.
 inline void check_row_numbers(const char* op, const at::Tensor& t, const char* name, int64_t rows, c10::Device device) {
-  TORCH_CHECK(rows > 0 && rows <= kMostTokenRows && t.numel() == rows && t.scalar_type() == at::kLong && t.device() == device && t.is_contiguous(), op, ": ", name,
-              " is ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want int64 [", rows, "] on ", device, " without gaps, of 1 to ", kMostTokenRows, " rows");
+  TORCH_CHECK(rows > 0 && rows <= kMostTokenRows && t.numel() == rows && t.scalar_type() == at::kLong && t.device() == device && t.is_contiguous(), op, ": ",
+              name, " is ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want int64 [", rows, "] on ", device, " without gaps, of 1 to ",
+              kMostTokenRows, " rows");
 }
 
 // Throws if t is not in this dtype on this device, without gaps, and with so many elements in each
 // of `rows` rows. One row may have any shape. Returns the number of elements of a row.
-inline int64_t check_rows(const char* op, const at::Tensor& t, const char* name, int64_t rows, int64_t least, int64_t most, at::ScalarType dtype, c10::Device device) {
+inline int64_t check_rows(const char* op, const at::Tensor& t, const char* name, int64_t rows, int64_t least, int64_t most, at::ScalarType dtype,
+                          c10::Device device) {
   const bool shaped = rows == 1 || (t.dim() == 2 && t.size(0) == rows);
-  TORCH_CHECK(shaped && t.numel() >= rows * least && t.numel() <= rows * most && t.scalar_type() == dtype && t.device() == device && t.is_contiguous(), op, ": ", name,
-              " is ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", dtype, " on ", device, " without gaps, ", rows, " rows of ", least, " to ", most,
-              " elements");
+  TORCH_CHECK(shaped && t.numel() >= rows * least && t.numel() <= rows * most && t.scalar_type() == dtype && t.device() == device && t.is_contiguous(), op,
+              ": ", name, " is ", t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", dtype, " on ", device, " without gaps, ", rows, " rows of ",
+              least, " to ", most, " elements");
   return t.numel() / rows;
 }
 

@@ -2,16 +2,16 @@
 // for one token between the product that makes queries, keys and values, and the one that follows.
 // Rows are tokens of different sequences.
 //
-//   qkv       [rows, (heads + 2 * key_heads) * HEAD] float32, or in the dtype of the cache: queries,
-//             keys and values
+//   qkv       [rows, (heads + 2 * key_heads) * HEAD] float32, or in the dtype of the cache:
+//             queries, keys and values
 //   norms     RMS norms of queries and keys, of each head or of all heads together, by the size of
 //             their weights; with `offset` the weights are 1 + weight
-//   cos, sin  [rows, 1, turned] float32: the first `turned` elements of queries and keys are rotated;
-//             the sines of the first half are negative already
+//   cos, sin  [rows, 1, turned] float32: the first `turned` elements of queries and keys are
+//             rotated; the sines of the first half are negative already
 //   position  [rows] int64, the positions of the tokens
 //   memory    [2, pages, key_heads, 16, HEAD], the cache: pages of 16 tokens
 //   table     [rows, 2, blocks] int64: the pages of keys, and those of values, which count from
-//             `pages`; for one row also [2, blocks]; what lies behind a row's own blocks is not read
+//             `pages`; for one row also [2, blocks]; nothing behind a row's own blocks is read
 //   before    [rows] int64, the positions before the first of the table
 //   sinks     [heads], scores that take weight and have no value
 //   window    how many keys the token sees, its own included; 0: all
@@ -95,8 +95,9 @@ struct Inputs {
     TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
                 ": memory is ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head]");
     TORCH_CHECK(at::isFloatingType(memory.scalar_type()), kOperator, ": memory is ", memory.scalar_type(), ", want a floating dtype");
-    TORCH_CHECK(heads > 0 && heads <= qkv.numel() && heads % key_heads() == 0 && qkv.numel() == rows() * (heads + 2 * key_heads()) * head(), kOperator, ": qkv is ", qkv.sizes(), ", want for each of ", rows(), " rows ",
-                heads, " queries, and keys and values of ", key_heads(), " heads of ", head());
+    TORCH_CHECK(heads > 0 && heads <= qkv.numel() && heads % key_heads() == 0 && qkv.numel() == rows() * (heads + 2 * key_heads()) * head(), kOperator,
+                ": qkv is ", qkv.sizes(), ", want for each of ", rows(), " rows ", heads, " queries, and keys and values of ", key_heads(), " heads of ",
+                head());
     TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, cos, sin, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
     check_row_numbers(kOperator, position, "position", rows(), memory.device());
     check_row_numbers(kOperator, before, "before", rows(), memory.device());
@@ -112,10 +113,10 @@ struct Inputs {
     check(cos, "cos", rows() * turned(), wide);
     check(sin, "sin", rows() * turned(), wide);
     const bool of_rows = table.dim() == 3 && table.size(0) == rows();
-    TORCH_CHECK((of_rows || (table.dim() == 2 && rows() == 1)) && table.size(-2) == 2 && blocks() > 0 && table.stride(-1) == 1 && table.scalar_type() == at::kLong &&
-                    table.device() == memory.device(),
-                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [", rows(), ", 2, blocks] of ", at::kLong, " on ",
-                memory.device(), ", without gaps in a row of pages");
+    TORCH_CHECK((of_rows || (table.dim() == 2 && rows() == 1)) && table.size(-2) == 2 && blocks() > 0 && table.stride(-1) == 1 &&
+                    table.scalar_type() == at::kLong && table.device() == memory.device(),
+                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [", rows(), ", 2, blocks] of ", at::kLong,
+                " on ", memory.device(), ", without gaps in a row of pages");
     if (is_defined(sinks)) check(*sinks, "sinks", heads, memory.scalar_type());
     TORCH_CHECK(window >= 0 && cap >= 0, kOperator, ": window is ", window, " and cap is ", cap, ", want none below 0");
     check(arrived, "arrived", std::max(arrived.numel(), rows() * 8 * key_heads()), at::kInt);
@@ -170,7 +171,8 @@ at::Tensor by_operators(const Inputs& of) {
     const auto row = [&](const at::Tensor& t) { return t.view({rows, -1}).select(0, r); };
     const at::Tensor qkv = row(of.qkv), cos = row(of.cos), sin = row(of.sin), position = row(of.position), before = row(of.before);
     const at::Tensor table = of.table.dim() == 3 ? of.table.select(0, r) : of.table;
-    const Inputs one{qkv, of.query_norm, of.key_norm, of.eps, of.offset, cos, sin, position, of.memory, table, before, of.sinks, of.heads, of.window, of.scale, of.cap, of.arrived};
+    const Inputs one{qkv, of.query_norm, of.key_norm, of.eps, of.offset, cos, sin, position, of.memory, table, before, of.sinks, of.heads, of.window,
+                     of.scale, of.cap, of.arrived};
     const bool padded = rows > 1 && position.item<int64_t>() < 0;
     results.push_back(padded ? at::zeros({1, of.heads * of.head()}, of.memory.options()) : row_by_operators(one));
   }
@@ -234,11 +236,13 @@ int cluster_of(const CudaChip& chip, int64_t head, int64_t key_heads, int64_t ti
   return key_heads * splits * cluster <= chip.multiprocessors ? cluster : 2;
 }
 
+// Returns the bytes of the keys or values of one tile.
 int stage_bytes_of(int64_t head) { return static_cast<int>((head + 63) / 64 * 64 * kPage * 2); }
 
 // Returns how many stages each warp can have, with so many blocks on a multiprocessor.
 int room_for(const CudaChip& chip, const Layout& of, int64_t head, int64_t group, int blocks) {
-  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 8 * (of.warps + of.cluster) * group + 512;  // in static shared memory, at most
+  // In static shared memory, at most.
+  const int64_t fixed = 4 * group * ((head + 63) / 64 * 64) + 4 * head + 4 * group * head + 8 * (of.warps + of.cluster) * group + 512;
   const int64_t bytes = (chip.shared_memory + 1024) / blocks - 1024 - fixed;  // CUDA keeps 1024 bytes of each block
   return static_cast<int>(std::max<int64_t>(bytes / (of.warps * of.stage_bytes), 0));
 }
@@ -273,13 +277,13 @@ const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge)
   const at::ScalarType dtype = of.memory.scalar_type();
   const int64_t group = of.heads / of.key_heads();
   const at::ScalarType from = of.qkv.scalar_type();
-  const std::tuple key(dtype, from, of.rows() > 1, of.head(), group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0, is_defined(of.sinks),
-                       static_cast<int>(edge));
+  const std::tuple key(dtype, from, of.rows() > 1, of.head(), group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0,
+                       is_defined(of.sinks), static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"attention of a token by groups of " + std::to_string(group) + " heads of " + std::to_string(of.head()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("QKV", float_name(from)) +
-                     define("ROWS", of.rows() > 1) + define("HEAD", of.head()) +
-                     define("GROUP", group) + define("STAGES", layout.stages) + define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("NORM", of.norm()) +
+                     define("ROWS", of.rows() > 1) + define("HEAD", of.head()) + define("GROUP", group) + define("STAGES", layout.stages) +
+                     define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("NORM", of.norm()) +
                      define("CAP", of.cap > 0) + define("SINKS", is_defined(of.sinks)) + define("EDGE", edge) + kEdgesText,
                  std::string(kTokenHeadsText) + kTokenAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
@@ -300,7 +304,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge) {
               ", the cache ", of.memory.sizes(), " or qkv ", of.qkv.sizes(), " is too large");
   const int64_t window = std::min<int64_t>(of.window, INT32_MAX);
   const int64_t tiles = window > 0 ? std::min(blocks, (window + 14) / kPage + 1) : blocks;  // that have visible keys, at most
-  const Layout layout = rows > 1 ? layout_of_rows(chip, head, group, tiles) : layout_of(chip, head, group, key_heads, tiles);
+  const Layout layout = rows > 1 ? layout_of_rows(chip, head, group, tiles, rows * key_heads) : layout_of(chip, head, group, key_heads, tiles);
   TORCH_CHECK(layout.stages > 0, kOperator, ": heads of ", head, " elements leave no room in shared memory");
 
   const int64_t splits = layout.splits;

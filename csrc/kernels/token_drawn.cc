@@ -165,8 +165,9 @@ void token_drawn(const at::Tensor& logits, const at::Tensor& changed, const at::
   const bool one = rows == 1, by_top = one && top, by_filter = one && filter;
   const bool kept = bytes <= chip.shared_memory - 16384;  // besides there are less than 16 KB
   const CudaProgram& program = variant_of(std::tuple(static_cast<int>(edge), blocks, items, kept, by_top, by_filter, one), [&] {
-    return Variant{"a drawn token", "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + define("ITEMS", items) + define("KEEP", kept) + define("TOP", by_top) +
-                                        define("FILTER", by_filter) + define("ROWS", !one) + kEdgesText + kTokenBestText,
+    return Variant{"a drawn token",
+                   "\n" + define("EDGE", edge) + define("BLOCKS", blocks) + define("ITEMS", items) + define("KEEP", kept) + define("TOP", by_top) +
+                       define("FILTER", by_filter) + define("ROWS", !one) + kEdgesText + kTokenBestText,
                    kTokenDrawnText, /*fused_multiply_add=*/true};
   });
   Drawn d{logits.const_data_ptr(), changed.const_data_ptr(), numbers.const_data_ptr(), uniforms.const_data_ptr(), token.mutable_data_ptr(),

@@ -79,7 +79,7 @@ const CudaProgram& program_of(at::ScalarType dtype) {
   });
 }
 
-// Returns the parts of `all`, which lie behind each other: the embedding, and for each rotation two.
+// Returns the parts of `all`, which lie behind each other: the embedding, and two of each rotation.
 std::vector<at::Tensor> parts_of(const at::Tensor& all, int64_t rows, int64_t width, at::TensorList frequencies) {
   std::vector<at::Tensor> parts{all.narrow(0, 0, rows * width).view({rows, width})};
   int64_t at = rows * width;

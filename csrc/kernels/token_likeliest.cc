@@ -32,7 +32,8 @@ constexpr char kOperator[] = "streamtorch::token_likeliest";
 constexpr unsigned kThreads = 1024, kCluster = 8;
 
 constexpr char kSource[] = R"cuda(
-extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* logits, long long* token, long long* position, double* result, int count, int told) {
+extern "C" __global__ void __launch_bounds__(1024) token_likeliest(const float* logits, long long* token, long long* position, double* result, int count,
+                                                                  int told) {
   __shared__ Bests shared;
   begin();
   wait();

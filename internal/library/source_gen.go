@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "bdbf4bca21f9e160cf53eebaa8ce42e461e01a1bc96300d30911f28d9657f6ff"
+const Source = "fc47cda55d1dc84ec9c10c64bd23bb71f76b7dee83fb3a6b058c0493009e7625"
