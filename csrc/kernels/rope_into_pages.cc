@@ -22,6 +22,7 @@
 #include <ATen/ops/rms_norm.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -211,6 +212,15 @@ struct Inputs {
   }
 };
 
+// Throws if a number on the CPU is none of `count`. It reads them without an operator that would
+// count as a wait.
+void check_numbers(const at::Tensor& numbers, int64_t count, const char* what) {
+  if (!numbers.is_cpu()) return;
+  const int64_t* const all = numbers.const_data_ptr<int64_t>();
+  const auto [least, most] = std::minmax_element(all, all + numbers.numel());
+  TORCH_CHECK(*least >= 0 && *most < count, kOperator, ": the tokens are in ", what, " ", *least, " to ", *most, ", and there are ", count);
+}
+
 at::Tensor by_operators(const Inputs& of) {
   const int64_t rows = of.rows(), head = of.head(), key_heads = of.key_heads();
   const at::ScalarType dtype = of.memory.scalar_type(), wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
@@ -229,13 +239,11 @@ at::Tensor by_operators(const Inputs& of) {
   };
   const at::Tensor places = of.position.view({-1}).sub(of.before.view({-1})).sub(1);
   const at::Tensor blocks = places.div(kPage, "floor"), within = places.remainder(kPage);
-  TORCH_CHECK(of.memory.is_cuda() || (places.min().item<int64_t>() >= 0 && blocks.max().item<int64_t>() < of.table.size(1)), kOperator, ": the tokens are number ",
-              places.min().item<int64_t>(), " to ", places.max().item<int64_t>(), " of a table of ", of.table.size(1), " blocks");
+  check_numbers(blocks, of.table.size(1), "blocks of the table");
   const at::Tensor cache = of.memory.view({-1, key_heads, kPage, head});
   const auto write = [&](int64_t kind, const at::Tensor& fresh) {
     const at::Tensor pages = of.table.select(0, kind).index_select(0, blocks);
-    TORCH_CHECK(of.memory.is_cuda() || (pages.min().item<int64_t>() >= 0 && pages.max().item<int64_t>() < cache.size(0)), kOperator, ": the table has the pages ",
-                pages.min().item<int64_t>(), " to ", pages.max().item<int64_t>(), ", and memory has ", cache.size(0));
+    check_numbers(pages, cache.size(0), "pages of memory");
     cache.transpose(1, 2).index_put_({pages, within}, fresh);
   };
   write(0, made(of.heads, key_heads, of.key_norm));

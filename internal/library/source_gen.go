@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "fc47cda55d1dc84ec9c10c64bd23bb71f76b7dee83fb3a6b058c0493009e7625"
+const Source = "84c248982d14e3d6a764ebbd8dcf2eb1722423dca062eaec5ea441dc64887652"
