@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "84c248982d14e3d6a764ebbd8dcf2eb1722423dca062eaec5ea441dc64887652"
+const Source = "ee49fc0b66ede25ab00e34825cba50e670efc7e9521d5acc39eebf74617940b0"
