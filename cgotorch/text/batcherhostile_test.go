@@ -78,3 +78,20 @@ func TestBatcher_Early(t *testing.T) {
 		})
 	}
 }
+
+// Penalties count a token once, also where a request sits out a step of others: those of a long
+// sequence have steps of their own.
+func TestBatcher_PenaltiesBesideLong(t *testing.T) {
+	m := openServed(t, "long", text.Options{Context: 128, CacheTokens: 600})
+	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 4})
+	r := rand.New(rand.NewPCG(13, 14))
+	var all []asked
+	for _, length := range []int{70, 5, 80, 6} {
+		a := asked{prompt: randomTokens(r, length), o: text.GenerateOptions{Greedy: true, FrequencyPenalty: 0.3, MaxTokens: 40, IgnoreEnd: true}}
+		c := m.NewConversation()
+		a.want, _ = tokensOf(t, c, a.prompt, a.o)
+		must.Do(t, c.Close())
+		all = append(all, a)
+	}
+	ask(t, b, all)
+}

@@ -102,7 +102,7 @@ func (s *sampler) pick(x *cgotorch.Exec, f features, logits, token, position, re
 			tell(x, result, 0, x.View(token, 1, 1), x.Sub(x.IndexSelect(logits, 1, token), sum))
 		}
 		if f.penalties {
-			s.count(x, token)
+			s.count(x, token, position)
 		}
 		if f.ranked {
 			values, ids := x.TopK(logits, min(mostRanked, int(logits.Shape()[1])), 1, cgotorch.TopKOptions{})
@@ -118,10 +118,10 @@ func tell(x *cgotorch.Exec, result *cgotorch.Tensor, at int, tokens, logs *cgoto
 	x.CopyInPlace(x.Narrow(result, 1, at, int(both.Shape()[1])), both)
 }
 
-// count counts tokens, Int64 [rows], for the penalties.
-func (s *sampler) count(x *cgotorch.Exec, token *cgotorch.Tensor) {
+// count counts tokens, Int64 [rows], for the penalties. Rows that were passed over have no new one.
+func (s *sampler) count(x *cgotorch.Exec, token, position *cgotorch.Tensor) {
 	token = x.Unsqueeze(token, 1)
-	one := x.Ones(cgotorch.Float32, token.Shape()...)
+	one := x.To(x.GeScalar(x.Unsqueeze(position, 1), 0), cgotorch.Float32)
 	call(x, "aten::scatter_add_", s.seen, 1, token, one).Close()
 	call(x, "aten::scatter_add_", s.made, 1, token, one).Close()
 }
