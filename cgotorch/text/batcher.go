@@ -85,6 +85,16 @@ type Batcher struct {
 // device has no room for MaxBatch answers, with [cgotorch.ErrClosed] after the model's Close, and
 // with [cgotorch.ErrMisuse] in a Do.
 func (m *Model) NewBatcher(o BatcherOptions) (*Batcher, error) {
+	b, err := m.newBatcher(o, m.stream.Device().IsCUDA())
+	if err != nil {
+		return nil, fmt.Errorf("text: NewBatcher: %w", err)
+	}
+	go b.loop()
+	return b, nil
+}
+
+// newBatcher makes a Batcher without its loop.
+func (m *Model) newBatcher(o BatcherOptions, early bool) (*Batcher, error) {
 	fill := func(value *int, otherwise int) {
 		if *value == 0 {
 			*value = otherwise
@@ -98,31 +108,29 @@ func (m *Model) NewBatcher(o BatcherOptions) (*Batcher, error) {
 		value, most int
 	}{{"MaxBatch", o.MaxBatch, 1024}, {"Queue", o.Queue, 1 << 24}, {"Piece", o.Piece, 1 << 20}} {
 		if n.value < 1 || n.value > n.most {
-			return nil, fmt.Errorf("text: NewBatcher: %s is %d, want 1 to %d: %w", n.name, n.value, n.most, cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("%s is %d, want 1 to %d: %w", n.name, n.value, n.most, cgotorch.ErrInvalidArgument)
 		}
 	}
 	if o.Piece%pageTokens != 0 {
-		return nil, fmt.Errorf("text: NewBatcher: Piece is %d, want a multiple of %d: %w", o.Piece, pageTokens, cgotorch.ErrInvalidArgument)
+		return nil, fmt.Errorf("Piece is %d, want a multiple of %d: %w", o.Piece, pageTokens, cgotorch.ErrInvalidArgument)
 	}
 	o.Piece = min(o.Piece, m.lane.part)
 	if err := m.stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil { // closed, or inside a Do
-		return nil, fmt.Errorf("text: NewBatcher: %w", err)
+		return nil, err
 	}
 	if m.closed.Load() {
-		return nil, fmt.Errorf("text: NewBatcher: the model: %w", cgotorch.ErrClosed)
+		return nil, fmt.Errorf("the model: %w", cgotorch.ErrClosed)
 	}
-	cuda := m.stream.Device().IsCUDA()
-	if cuda && m.d.edge == "" {
-		return nil, fmt.Errorf("text: NewBatcher: %s: open the model so that the kernels of a token take it, or use a Conversation: %w", m.d.notOwn, cgotorch.ErrInvalidArgument)
+	if m.stream.Device().IsCUDA() && m.d.edge == "" {
+		return nil, fmt.Errorf("%s: open the model so that the kernels of a token take it, or use a Conversation: %w", m.d.notOwn, cgotorch.ErrInvalidArgument)
 	}
-	b := &Batcher{m: m, o: o, early: cuda, news: make(chan struct{}, 1), ended: make(chan struct{}), rows: make([]*request, o.MaxBatch)}
+	b := &Batcher{m: m, o: o, early: early, news: make(chan struct{}, 1), ended: make(chan struct{}), rows: make([]*request, o.MaxBatch)}
 	b.context = m.mostTokens()
 	var err error
 	if b.b, err = newBatch(m, o.MaxBatch); err != nil {
-		return nil, fmt.Errorf("text: NewBatcher: %w", err)
+		return nil, err
 	}
 	b.prefixes = newPrefixes(m.pages)
-	go b.loop()
 	return b, nil
 }
 

@@ -2,14 +2,12 @@ package text
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
 // Note [Turns of a Batcher]
@@ -256,87 +254,6 @@ func (b *Batcher) compare(r, s *request) int {
 	return r.arrived.Compare(s.arrived)
 }
 
-// fits reports whether the pool has the pages with which a request begins, and one more for each
-// seat. It drops prefixes that nobody else holds. The first request of all seats always fits.
-func (b *Batcher) fits(r *request) bool {
-	tokens := r.tokens()
-	r.a.c.long = b.m.d.c.long(len(tokens))
-	chain := b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
-	need, alone := 0, true
-	for _, s := range b.b.spans {
-		blocks := min(blocksOf(len(tokens)+1)-len(chain), s.width)
-		for _, other := range b.rows {
-			if other != nil {
-				alone = false
-				blocks++
-			}
-		}
-		need += blocks * len(s.layers)
-	}
-	b.prefixes.evict(need)
-	return alone || b.m.pages.left() >= need
-}
-
-// grow makes room for tokens of a request, from position `from` up to `to`, and gives the device
-// the tables that it lacks. It reports whether there is room: see Note [Turns of a Batcher].
-func (b *Batcher) grow(r *request, from, to int) (bool, error) {
-	c := r.a.c
-	for i := range c.tables {
-		t, s := &c.tables[i], c.lane.spans[i]
-		fresh, moved, err := t.grow(b.m.pages, from, to)
-		for errors.Is(err, cgotorch.ErrOutOfMemory) && b.makeRoom(r, (blocksOf(to)-t.first-len(t.pages[0]))*len(t.layers)) {
-			fresh, moved, err = t.grow(b.m.pages, from, to)
-		}
-		if errors.Is(err, cgotorch.ErrOutOfMemory) {
-			return false, nil
-		}
-		if err == nil && (fresh > 0 || moved || c.lane.loaded != c) {
-			err = s.upload(b.m.stream, t, b.m.pages.all+1)
-		}
-		if err == nil && fresh > 0 && b.m.pages.suspect.Load() {
-			err = b.m.stream.Do(func(x *cgotorch.Exec) error {
-				n := len(t.pages[0])
-				c.lane.clear(plain(x), s, n-fresh, n, 0)
-				return nil
-			})
-		}
-		if err != nil {
-			return false, err
-		}
-	}
-	c.lane.loaded = c
-	return true, nil
-}
-
-// makeRoom drops prefixes for n pages, and reports whether there are as many then. Else it asks the
-// youngest request to give its pages up, unless that is r.
-func (b *Batcher) makeRoom(r *request, n int) bool {
-	b.prefixes.evict(n)
-	if b.m.pages.left() >= n {
-		return true
-	}
-	youngest := r
-	for _, other := range b.rows {
-		if other != nil && other.admitted > youngest.admitted {
-			youngest = other
-		}
-	}
-	if youngest == r {
-		return false
-	}
-	if youngest.running {
-		youngest.stays = true
-		return false
-	}
-	b.preempt(youngest)
-	return b.m.pages.left() >= n
-}
-
-// masked reports whether a request with a mask is to take part in the next step.
-func (b *Batcher) masked() bool {
-	return slices.ContainsFunc(b.rows, func(r *request) bool { return r != nil && r.running && r.a.f.mask })
-}
-
 // read reads the tokens of the oldest n flights. It waits for the device.
 func (b *Batcher) read(n int) {
 	for range n {
@@ -383,17 +300,4 @@ func (b *Batcher) token(r *request, row []float64) {
 	if t.Reason != "" {
 		b.end(r, nil)
 	}
-}
-
-// allowed lets the program fill the mask of a request. A panic of the program ends the request.
-func (r *request) allowed() (allowed []bool, err error) {
-	done := make(chan error, 1)
-	go panics.Run("text.Batcher", func() (err error) { // a Mask that ends its goroutine would end the Batcher's
-		allowed, err = r.a.allowed()
-		return err
-	}, func(err error) { done <- err })
-	if err := <-done; err != nil {
-		return nil, fmt.Errorf("GenerateOptions.Mask: %w", err)
-	}
-	return allowed, nil
 }

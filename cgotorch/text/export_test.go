@@ -165,3 +165,13 @@ func (m *Switch) FailStep(x *cgotorch.Exec, c *Cache) {
 	defer func() { h.one = one }()
 	m.Step(x, c)
 }
+
+// NewEarlyBatcher makes a Batcher that enqueues a step before it has read the tokens of the one
+// before, on the CPU too. Its steps have padded rows.
+func (m *Model) NewEarlyBatcher(o BatcherOptions) (*Batcher, error) {
+	b, err := m.newBatcher(o, true)
+	if err == nil {
+		go b.loop()
+	}
+	return b, err
+}

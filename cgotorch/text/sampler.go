@@ -118,7 +118,7 @@ func tell(x *cgotorch.Exec, result *cgotorch.Tensor, at int, tokens, logs *cgoto
 	x.CopyInPlace(x.Narrow(result, 1, at, int(both.Shape()[1])), both)
 }
 
-// count counts tokens, Int64 [rows], for the penalties. A row that was passed over has no new one.
+// count counts tokens, Int64 [rows], for the penalties. Rows that were passed over have no new one.
 func (s *sampler) count(x *cgotorch.Exec, token, position *cgotorch.Tensor) {
 	token = x.Unsqueeze(token, 1)
 	one := x.To(x.GeScalar(x.Unsqueeze(position, 1), 0), cgotorch.Float32)
