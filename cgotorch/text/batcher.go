@@ -131,6 +131,9 @@ func (m *Model) newBatcher(o BatcherOptions, early bool) (*Batcher, error) {
 		return nil, err
 	}
 	b.prefixes = newPrefixes(m.pages)
+	m.lane.mu.Lock()
+	m.pages.trees = append(m.pages.trees, b.prefixes)
+	m.lane.mu.Unlock()
 	return b, nil
 }
 

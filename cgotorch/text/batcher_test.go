@@ -22,13 +22,20 @@ import (
 // openServed opens a model of configs, on a GPU one that the kernels of a token take.
 func openServed(t *testing.T, name string, o text.Options) *text.Model {
 	t.Helper()
-	config := configs[name]
 	if torchtest.Device().IsCUDA() {
 		o.DType = cgotorch.BFloat16
+	}
+	return openRandom(t, servedConfig(name), o)
+}
+
+// servedConfig returns one of configs, on a GPU with heads that the kernels of a token take.
+func servedConfig(name string) string {
+	config := configs[name]
+	if torchtest.Device().IsCUDA() {
 		config = strings.NewReplacer(`"hidden_size": 32`, `"hidden_size": 64`, `"head_dim": 8`, `"head_dim": 16`, "[1, 1.1, 1.2, 1.3]", "[1, 1.1, 1.2, 1.3, 1, 1, 1, 1]",
 			"[2, 3, 4, 5]", "[2, 3, 4, 5, 1, 1, 1, 1]").Replace(config)
 	}
-	return openRandom(t, config, o)
+	return config
 }
 
 // batcherOf makes a Batcher that is closed before the test's model.
@@ -132,7 +139,7 @@ func TestBatcher_Answers(t *testing.T) {
 func TestBatcher_Reproducible(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {
-			m := openServed(t, name, text.Options{Context: 160, CacheTokens: 500})
+			m := openServed(t, name, text.Options{Context: 160, CacheTokens: 320})
 			b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 8, Piece: 32, Reproducible: true})
 			const requests = 40
 			r := rand.New(rand.NewPCG(3, 4))
@@ -316,5 +323,34 @@ func TestBatcher_ComeAndGo(t *testing.T) {
 	must.Do(t, b.Close())
 	if now := m.FreePages(); now != free {
 		t.Errorf("%d pages are free, want %d", now, free)
+	}
+}
+
+// A long prompt in short pieces gives the logits of one pass.
+func TestBatcher_LongPrompt(t *testing.T) {
+	long := 2000
+	if torchtest.Device().IsCUDA() { // there the keys of a long prompt are split
+		long = 6000
+	}
+	config := strings.Replace(servedConfig("llama"), "4096", "8192", 1)
+	o := text.Options{Context: long + 10}
+	if torchtest.Device().IsCUDA() {
+		o.DType = cgotorch.BFloat16
+	}
+	m := openRandom(t, config, o)
+	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 2, Piece: 48, Reproducible: true})
+	prompt := randomTokens(rand.New(rand.NewPCG(8, 8)), long)
+	greedy := text.GenerateOptions{Greedy: true, MaxTokens: 3, IgnoreEnd: true}
+	ids, logs, err := answerOf(t.Context(), b, prompt, greedy)
+	must.Do(t, err)
+	want := logsOf(t, m, prompt, ids, greedy) // takes the pages that only the Batcher's prefixes have
+	within := 1e-3
+	if torchtest.Device().IsCUDA() {
+		within = 0.1
+	}
+	for i := range want {
+		if math.Abs(logs[i]-want[i]) > within {
+			t.Errorf("token %d: its log probability is %v, want %v", i, logs[i], want[i])
+		}
 	}
 }

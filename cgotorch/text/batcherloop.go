@@ -31,6 +31,9 @@ import (
 // the host has read its tokens. Older requests sit out until there is a page. The oldest one thus
 // always gets its pages.
 
+// The loop holds the mutex of the model's lane, except while it waits. So a conversation of the
+// model that lacks pages may take those that only the tree holds.
+
 // flight is work whose tokens the host has not read.
 type flight struct {
 	rows []*request // by row of the result; nil for those without a token
@@ -43,11 +46,15 @@ func (b *Batcher) loop() {
 		b.mu.Lock()
 		closing := b.closing || b.m.closed.Load()
 		b.mu.Unlock()
+		b.m.lane.mu.Lock()
 		if closing {
 			b.stop()
+			b.m.lane.mu.Unlock()
 			return
 		}
-		if !b.turn() {
+		done := b.turn()
+		b.m.lane.mu.Unlock()
+		if !done {
 			b.rest()
 		}
 	}
@@ -92,6 +99,7 @@ func (b *Batcher) stop() {
 		}
 	}
 	b.prefixes.clear()
+	b.m.pages.trees = slices.DeleteFunc(b.m.pages.trees, func(t *prefixes) bool { return t == b.prefixes })
 	b.note()
 }
 
@@ -104,10 +112,8 @@ func (b *Batcher) turn() bool {
 		b.read(len(b.flights))
 	}
 	before := len(b.flights)
-	b.m.lane.mu.Lock()
 	stepped := b.step()
 	pieces := b.pieces()
-	b.m.lane.mu.Unlock()
 	if !b.early {
 		before = len(b.flights)
 	}
@@ -258,7 +264,9 @@ func (b *Batcher) compare(r, s *request) int {
 func (b *Batcher) read(n int) {
 	for range n {
 		f := b.flights[0]
+		b.m.lane.mu.Unlock()
 		<-f.read.Done()
+		b.m.lane.mu.Lock()
 		row, err := cgotorch.Elements[float64](f.read)
 		f.read.Close()
 		if err != nil {

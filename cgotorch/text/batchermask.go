@@ -19,7 +19,11 @@ func (r *request) allowed() (allowed []bool, err error) {
 		allowed, err = r.a.allowed()
 		return err
 	}, func(err error) { done <- err })
-	if err := <-done; err != nil {
+	lane := r.a.c.m.lane
+	lane.mu.Unlock() // the program may use conversations
+	err = <-done
+	lane.mu.Lock()
+	if err != nil {
 		return nil, fmt.Errorf("GenerateOptions.Mask: %w", err)
 	}
 	return allowed, nil

@@ -11,6 +11,9 @@ import (
 // answers go on.
 const mostPieces = 16
 
+// farKeys is the number of keys before a token that take as long as its products.
+const farKeys = 8192
+
 // pieces enqueues pieces of the prompts that are not computed. It reports whether there is one.
 //
 // All of them together have Piece tokens beside answers that go on. They have more where more
@@ -28,7 +31,8 @@ func (b *Batcher) pieces() (any bool) {
 	}
 	for _, r := range prompts {
 		for budget > 0 && r.seat >= 0 && !r.running {
-			done, err := b.piece(r, budget)
+			far := 1 + float64(r.keep)/farKeys
+			done, err := b.piece(r, max(pageTokens, int(float64(budget)/far)))
 			if err != nil {
 				if b.failed(r, err) {
 					return true
@@ -38,7 +42,7 @@ func (b *Batcher) pieces() (any bool) {
 			if done == 0 {
 				break
 			}
-			budget -= done
+			budget -= int(float64(done) * far)
 			any = true
 		}
 	}

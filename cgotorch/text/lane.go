@@ -176,8 +176,9 @@ func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
 }
 
 // cachedPass returns a pass over tokens of one sequence at these positions, Int64 [rows]. It reads
-// and writes the pages of the first `blocks` blocks of each table.
-func (l *lane) cachedPass(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, rows int, blocks []int) *rowsPass {
+// and writes the pages of the first `blocks` blocks of each table. `past` is the position of the
+// first token, or 0 if the host does not know it.
+func (l *lane) cachedPass(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, rows, past int, blocks []int) *rowsPass {
 	d := l.d
 	p := &rowsPass{tokens: tokens, positions: positions, frequencies: l.frequencies}
 	through := &pass{rows: rows}
@@ -190,6 +191,9 @@ func (l *lane) cachedPass(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, 
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
 		views[i] = l.view(x, s, positions, rows, blocks[i])
+		if s.window == 0 {
+			views[i].past = past
+		}
 		for k, layer := range s.layers {
 			spanOf[layer], within[layer] = i, k
 		}
@@ -220,6 +224,7 @@ type cacheView struct {
 
 	rowEnds, keyEnds *cgotorch.Tensor // Int32 [2]: 0 and the number of rows; 0 and the number of keys
 	rows, keys       int              // at most
+	past             int              // keys before those of the rows, if all rows see all of them; else 0
 }
 
 func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, rows, blocks int) cacheView {
@@ -250,7 +255,7 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 		n := int(tokens.Numel())
 		var hidden *cgotorch.Tensor
 		l.d.withSlots(x, func() {
-			hidden = l.d.rows(x, l.cachedPass(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), n, blocks))
+			hidden = l.d.rows(x, l.cachedPass(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), n, from, blocks))
 		})
 		if !last {
 			return nil
@@ -273,7 +278,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		if l.d.edge != "" {
 			logits = l.d.token(x, l.tokenPass(x, counts))
 		} else {
-			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.token, l.position, 1, counts)))
+			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.token, l.position, 1, 0, counts)))
 		}
 		if f.mask {
 			x.CopyInPlace(l.logits, logits)

@@ -20,6 +20,8 @@ type pages struct {
 	// suspect is set when logits were not numbers: free pages may then have keys that are none.
 	suspect atomic.Bool
 
+	trees []*prefixes // that give pages up; guarded by the mutex of the model's lane
+
 	mu   sync.Mutex
 	free []int64
 	refs []int32 // how many hold each page
@@ -42,8 +44,12 @@ func freePages(n int) *pages {
 	return p
 }
 
-// take returns n pages, which the caller alone holds, or [cgotorch.ErrOutOfMemory].
+// take returns n pages, which the caller alone holds, or [cgotorch.ErrOutOfMemory]. Before it fails,
+// trees drop what only they hold.
 func (p *pages) take(n int) ([]int64, error) {
+	for i := 0; i < len(p.trees) && p.left() < n; i++ {
+		p.trees[i].evict(n)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n > len(p.free) {
