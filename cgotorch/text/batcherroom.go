@@ -10,8 +10,11 @@ import (
 // seat. It drops prefixes that nobody else holds. The first request of all seats always fits.
 func (b *Batcher) fits(r *request) bool {
 	tokens := r.tokens()
-	r.a.c.long = b.m.d.c.long(len(tokens))
-	chain := b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
+	var chain []*prefixNode
+	if r.saved == nil { // else its keys are turned already
+		r.a.c.long = b.m.d.c.long(len(tokens))
+		chain = b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
+	}
 	need, alone := 0, true
 	for _, s := range b.b.spans {
 		blocks := min(blocksOf(len(tokens)+1)-len(chain), s.width)
