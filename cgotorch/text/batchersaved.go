@@ -62,10 +62,11 @@ func (s *saved) close(b *Batcher) {
 }
 
 // preempt takes a request out of its seat. If its prompt is computed, its pages are copied to host
-// memory. Without such memory, its tokens will be computed again. The host has read all its tokens.
+// memory. Its tokens will be computed again without such memory, and if the next step turns all
+// keys anew. The host has read all its tokens.
 func (b *Batcher) preempt(r *request) {
 	r.stays = false
-	if r.running {
+	if r.running && b.m.d.c.long(len(r.a.prompt)+len(r.a.made)) == r.a.c.long {
 		r.saved = b.save(r)
 	}
 	b.free(r)
