@@ -22,7 +22,7 @@ type slabs struct{ free []*cgotorch.HostSlab }
 // mostSlabs is how many of them are kept.
 const mostSlabs = 4
 
-// take returns a slab of at least n bytes, which the caller gives back.
+// take returns at least n bytes.
 func (s *slabs) take(device cgotorch.Device, n int) (*cgotorch.HostSlab, error) {
 	for i, slab := range s.free {
 		if len(slab.Bytes()) >= n {
@@ -61,12 +61,12 @@ func (s *saved) close(b *Batcher) {
 	}
 }
 
-// preempt takes a request out of its seat. The host has read all its tokens. Its pages are copied
-// to host memory if its prompt is computed. Else, or without such memory, its tokens will be
-// computed again.
+// preempt takes a request out of its seat. If its prompt is computed, its pages are copied to host
+// memory. Its tokens will be computed again without such memory, and if the next step turns all
+// keys anew. The host has read all its tokens.
 func (b *Batcher) preempt(r *request) {
 	r.stays = false
-	if r.running {
+	if r.running && b.m.d.c.long(len(r.a.prompt)+len(r.a.made)) == r.a.c.long {
 		r.saved = b.save(r)
 	}
 	b.free(r)
@@ -96,7 +96,7 @@ func (b *Batcher) pageRows(x *cgotorch.Exec) *cgotorch.Tensor {
 }
 
 // save copies the pages of a request to host memory. It waits for the device. It returns nil if
-// there is no such memory, or if the copy fails.
+// there is no such memory.
 func (b *Batcher) save(r *request) *saved {
 	numbers := b.pagesOf(r)
 	s := &saved{bytes: len(numbers) / 2 * int(b.m.d.c.pageBytes(b.m.d.dtype))}

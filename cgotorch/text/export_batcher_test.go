@@ -1,0 +1,50 @@
+package text
+
+import "context"
+
+// Driven is a Batcher whose turns a test makes, one by one.
+type Driven struct{ *Batcher }
+
+// DrivenRequest is a request of a Driven.
+type DrivenRequest struct {
+	r   *request
+	all []Token
+}
+
+// NewDriven makes a Batcher without a loop. With `early` it steps before it has read the last
+// tokens, on the CPU too.
+func (m *Model) NewDriven(o BatcherOptions, early bool) (Driven, error) {
+	b, err := m.newBatcher(o, early)
+	return Driven{b}, err
+}
+
+// Ask lets a request wait.
+func (d Driven) Ask(ctx context.Context, prompt []int64, o GenerateOptions) (*DrivenRequest, error) {
+	r, err := d.submit(ctx, prompt, o)
+	return &DrivenRequest{r: r}, err
+}
+
+// Turn makes a turn, and reports whether anything was done.
+func (d Driven) Turn() bool { return d.turn() }
+
+// Close ends the requests.
+func (d Driven) Close() error {
+	go d.loop()
+	return d.Batcher.Close()
+}
+
+// Tokens returns the tokens so far, and the error behind them.
+func (r *DrivenRequest) Tokens() ([]Token, error) {
+	made, err := r.r.take()
+	r.all = append(r.all, made...)
+	return r.all, err
+}
+
+// Stay lets a running request give its pages up in a turn that has none of its tokens to read.
+func (r *DrivenRequest) Stay() { r.r.stays = r.r.running }
+
+// Leave tells that nobody reads the request's tokens any more.
+func (r *DrivenRequest) Leave() { r.r.left.Store(true) }
+
+// Seat returns the request's seat, or -1.
+func (r *DrivenRequest) Seat() int { return r.r.seat }
