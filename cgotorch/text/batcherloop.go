@@ -46,15 +46,11 @@ func (b *Batcher) loop() {
 		b.mu.Lock()
 		closing := b.closing || b.m.closed.Load()
 		b.mu.Unlock()
-		b.m.lane.mu.Lock()
 		if closing {
 			b.stop()
-			b.m.lane.mu.Unlock()
 			return
 		}
-		done := b.turn()
-		b.m.lane.mu.Unlock()
-		if !done {
+		if !b.turn() {
 			b.rest()
 		}
 	}
@@ -83,6 +79,8 @@ func (b *Batcher) busy() bool {
 
 // stop ends all requests.
 func (b *Batcher) stop() {
+	b.m.lane.mu.Lock()
+	defer b.m.lane.mu.Unlock()
 	err := fmt.Errorf("the Batcher or its model is closed: %w", cgotorch.ErrClosed)
 	b.mu.Lock()
 	b.closing = true
@@ -105,6 +103,8 @@ func (b *Batcher) stop() {
 
 // turn makes one turn: see Note [Turns of a Batcher]. It reports whether anything was done.
 func (b *Batcher) turn() bool {
+	b.m.lane.mu.Lock()
+	defer b.m.lane.mu.Unlock()
 	b.leave()
 	b.admit()
 	b.note()
