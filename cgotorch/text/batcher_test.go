@@ -132,7 +132,7 @@ func TestBatcher_Answers(t *testing.T) {
 func TestBatcher_Reproducible(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {
-			m := openServed(t, name, text.Options{Context: 160, CacheTokens: 500})
+			m := openServed(t, name, text.Options{Context: 160, CacheTokens: 320})
 			b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 8, Piece: 32, Reproducible: true})
 			const requests = 40
 			r := rand.New(rand.NewPCG(3, 4))
