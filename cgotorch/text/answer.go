@@ -197,7 +197,6 @@ func (a *answer) next(ctx context.Context) (Token, error) {
 func (a *answer) token(row []float64, last bool) (Token, error) {
 	token := Token{ID: int64(row[0]), LogProb: row[1]}
 	if math.IsNaN(token.LogProb) {
-		a.c.m.pages.suspect.Store(true)
 		a.c.forget(a.kept) // other tokens' keys may have become NaN, too
 		return token, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
 			len(a.prompt)+len(a.made), a.c.m.d.dtype)

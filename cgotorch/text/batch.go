@@ -54,11 +54,18 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 	return b, nil
 }
 
-func (b *batch) close() error {
+// forgetSteps closes what is captured. Later steps are captured anew.
+func (b *batch) forgetSteps() error {
 	var errs []error
 	for _, step := range b.steps {
 		errs = append(errs, step.Close())
 	}
+	clear(b.steps)
+	return errors.Join(errs...)
+}
+
+func (b *batch) close() error {
+	errs := []error{b.forgetSteps()}
 	for _, l := range b.lanes {
 		errs = append(errs, l.close())
 	}

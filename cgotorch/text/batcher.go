@@ -61,10 +61,12 @@ type Batcher struct {
 
 	mu      sync.Mutex
 	waiting []*request
-	closing bool
+	closing bool // no request is taken any more
+	closed  bool // by Close
 	stats   batcherCounts
 
 	news  chan struct{} // a request has come or left, or the Batcher is closed
+	quit  chan struct{} // closed by Close
 	ended chan struct{} // the loop has ended
 
 	// Of the loop alone:
@@ -124,16 +126,17 @@ func (m *Model) newBatcher(o BatcherOptions, early bool) (*Batcher, error) {
 	if m.stream.Device().IsCUDA() && m.d.edge == "" {
 		return nil, fmt.Errorf("%s: open the model so that the kernels of a token take it, or use a Conversation: %w", m.d.notOwn, cgotorch.ErrInvalidArgument)
 	}
-	b := &Batcher{m: m, o: o, early: early, news: make(chan struct{}, 1), ended: make(chan struct{}), rows: make([]*request, o.MaxBatch)}
+	b := &Batcher{m: m, o: o, early: early, news: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]*request, o.MaxBatch)}
 	b.context = m.mostTokens()
 	var err error
 	if b.b, err = newBatch(m, o.MaxBatch); err != nil {
 		return nil, err
 	}
 	b.prefixes = newPrefixes(m.pages)
+	m.pages.lean(b.prefixes)
 	m.lane.mu.Lock()
-	m.pages.trees = append(m.pages.trees, b.prefixes)
-	m.lane.mu.Unlock()
+	defer m.lane.mu.Unlock()
+	m.batches = append(m.batches, b.b)
 	return b, nil
 }
 
@@ -156,9 +159,8 @@ func (m *Model) mostTokens() int {
 // each token. A slow loop delays no other request, because its tokens are kept for it. The request
 // ends within one token when the loop is left.
 //
-// The answer ends for "length" also where the whole cache has no room for more of it. The device
-// and all other answers wait while GenerateOptions.Mask runs. So a Mask may not call the Batcher,
-// nor a Conversation of the same model.
+// The answer ends for "length" also where the whole cache has no room for more of it. Others wait
+// while GenerateOptions.Mask runs. They go on when ctx ends if it does not return.
 //
 // It fails with [serve.ErrQueueFull] at once if too many requests wait. It fails with the cause of
 // ctx when ctx ends, and with [cgotorch.ErrClosed] after Close. It fails for bad arguments as
@@ -191,12 +193,15 @@ func (b *Batcher) generate(ctx context.Context, prompt []int64, o GenerateOption
 	if err := b.m.stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
 		return err
 	}
-	r, err := b.submit(ctx, prompt, o)
+	within, leave := context.WithCancel(ctx)
+	defer leave()
+	r, err := b.submit(within, prompt, o)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		r.left.Store(true)
+		leave() // a Mask is not awaited any more
 		b.wake()
 	}()
 	for {
@@ -269,14 +274,21 @@ func (b *Batcher) Close() error {
 		return fmt.Errorf("text: Batcher.Close: %w", err)
 	}
 	b.mu.Lock()
-	again := b.closing
-	b.closing = true
+	again := b.closed
+	b.closing, b.closed = true, true
+	if !again {
+		close(b.quit)
+	}
 	b.mu.Unlock()
 	b.wake()
 	<-b.ended
 	if again {
 		return nil
 	}
+	b.m.pages.unlean(b.prefixes)
+	b.m.lane.mu.Lock()
+	defer b.m.lane.mu.Unlock()
+	b.m.batches = slices.DeleteFunc(b.m.batches, func(other *batch) bool { return other == b.b })
 	_ = b.m.stream.Synchronize() // a lost device has no work
 	return errors.Join(b.b.close(), b.slabs.close())
 }
@@ -294,7 +306,7 @@ type request struct {
 	keep     int    // tokens whose keys and values are enqueued, while its prompt is computed
 	running  bool   // its prompt is enqueued
 	flights  int    // tokens that are enqueued and that the host has not read
-	mistake  bool   // its own function has failed
+	masked   bool   // the mask of its next token is filled
 	stays    bool   // it gives its pages up when the host has read its tokens
 	saved    *saved // its pages in host memory
 	open     bool   // its seat's mask allows all tokens

@@ -66,8 +66,8 @@ func TestBatcher_Early(t *testing.T) {
 			for _, o := range []text.BatcherOptions{{MaxBatch: 12, Piece: 32}, {MaxBatch: 5, Piece: 16}, {MaxBatch: 1, Queue: 99}} {
 				b := must.Get(m.NewEarlyBatcher(o))(t)
 				ask(t, b, all)
-				s := b.Stats()
 				must.Do(t, b.Close())
+				s := b.Stats()
 				if now := m.FreePages(); now != free || s.Running != 0 || s.Waiting != 0 {
 					t.Errorf("%+v: %d pages are free, want %d: %+v", o, now, free, s)
 				}

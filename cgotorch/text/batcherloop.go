@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -15,7 +16,8 @@ import (
 // One goroutine makes turns while there is something to do. A turn
 //
 //   - ends requests whose callers have left,
-//   - gives waiting requests the empty seats,
+//   - takes the pages of requests that stay, and gives waiting requests the empty seats,
+//   - lets programs fill masks,
 //   - enqueues a step of all seats whose prompts are computed,
 //   - enqueues a piece of each prompt that is not,
 //   - reads the tokens of the turn before.
@@ -30,9 +32,6 @@ import (
 // stays: it takes part in no further step. Its pages are copied to host memory and given back when
 // the host has read its tokens. Older requests sit out until there is a page. The oldest one thus
 // always gets its pages.
-
-// The loop holds the mutex of the model's lane, except while it waits. So a conversation of the
-// model that lacks pages may take those that only the tree holds.
 
 // flight is work whose tokens the host has not read.
 type flight struct {
@@ -79,8 +78,6 @@ func (b *Batcher) busy() bool {
 
 // stop ends all requests.
 func (b *Batcher) stop() {
-	b.m.lane.mu.Lock()
-	defer b.m.lane.mu.Unlock()
 	err := fmt.Errorf("the Batcher or its model is closed: %w", cgotorch.ErrClosed)
 	b.mu.Lock()
 	b.closing = true
@@ -97,28 +94,45 @@ func (b *Batcher) stop() {
 		}
 	}
 	b.prefixes.clear()
-	b.m.pages.trees = slices.DeleteFunc(b.m.pages.trees, func(t *prefixes) bool { return t == b.prefixes })
 	b.note()
 }
 
 // turn makes one turn: see Note [Turns of a Batcher]. It reports whether anything was done.
 func (b *Batcher) turn() bool {
-	b.m.lane.mu.Lock()
-	defer b.m.lane.mu.Unlock()
 	b.leave()
-	b.admit()
+	if !b.withLane(func() {
+		b.preemptStaying()
+		b.admit()
+	}) {
+		return true
+	}
 	b.note()
 	if b.masked() {
 		b.read(len(b.flights))
 	}
-	before := len(b.flights)
-	stepped := b.step()
-	pieces := b.pieces()
+	b.fillMasks()
+	before, stepped, pieces := len(b.flights), false, false
+	if !b.withLane(func() { stepped, pieces = b.step(), b.pieces() }) {
+		return true
+	}
 	if !b.early {
 		before = len(b.flights)
 	}
 	b.read(before)
-	return stepped || pieces || before > 0
+	staying := slices.ContainsFunc(b.rows, func(r *request) bool { return r != nil && r.stays })
+	return stepped || pieces || before > 0 || staying
+}
+
+// withLane runs fn while nobody else uses or closes the model. It reports false if the model is
+// closed.
+func (b *Batcher) withLane(fn func()) bool {
+	b.m.lane.mu.Lock()
+	defer b.m.lane.mu.Unlock()
+	if b.m.closed.Load() {
+		return false
+	}
+	fn()
+	return true
 }
 
 // note writes what Stats tells of the loop's state.
@@ -147,7 +161,11 @@ func (b *Batcher) leave() {
 	})
 	b.mu.Unlock()
 	for _, r := range slices.Concat(left, b.rows) {
-		if r != nil && gone(r) {
+		switch {
+		case r == nil:
+		case r.left.Load():
+			b.end(r, nil)
+		case r.ctx.Err() != nil:
 			b.end(r, context.Cause(r.ctx))
 		}
 	}
@@ -156,10 +174,9 @@ func (b *Batcher) leave() {
 // end takes a request out of its seat, and tells the caller why if err is not nil. Whole blocks of
 // its tokens become prefixes.
 func (b *Batcher) end(r *request, err error) {
-	c := r.a.c
 	if err == nil && r.running && !b.o.Reproducible {
 		all := r.tokens()
-		b.prefixes.add(b.kind(r), all[:len(all)-1], c.tables)
+		b.keep(r, all[:len(all)-1])
 	}
 	b.free(r)
 	r.saved.close(b)
@@ -198,6 +215,7 @@ func (b *Batcher) fail(err error) {
 		}
 	}
 	b.prefixes.clear()
+	b.b.changed = true // the work that failed may have moved positions
 }
 
 // kind is what the prefixes of a request are kept by. Keys of a long sequence are turned otherwise.
@@ -252,21 +270,14 @@ func (b *Batcher) compare(r, s *request) int {
 		}
 		return r.admitted
 	}
-	for _, order := range []int{begun(r) - begun(s), s.a.o.Priority - r.a.o.Priority, served(r) - served(s)} {
-		if order != 0 {
-			return order
-		}
-	}
-	return r.arrived.Compare(s.arrived)
+	return cmp.Or(cmp.Compare(begun(r), begun(s)), cmp.Compare(s.a.o.Priority, r.a.o.Priority), served(r)-served(s), r.arrived.Compare(s.arrived))
 }
 
 // read reads the tokens of the oldest n flights. It waits for the device.
 func (b *Batcher) read(n int) {
-	for range n {
+	for range min(n, len(b.flights)) { // work that failed has none
 		f := b.flights[0]
-		b.m.lane.mu.Unlock()
 		<-f.read.Done()
-		b.m.lane.mu.Lock()
 		row, err := cgotorch.Elements[float64](f.read)
 		f.read.Close()
 		if err != nil {
@@ -281,6 +292,10 @@ func (b *Batcher) read(n int) {
 			}
 		}
 	}
+}
+
+// preemptStaying takes the pages of requests that stay.
+func (b *Batcher) preemptStaying() {
 	for _, r := range b.rows {
 		if r != nil && r.stays && r.flights == 0 {
 			b.preempt(r)
@@ -295,7 +310,6 @@ func (b *Batcher) token(r *request, row []float64) {
 		return
 	}
 	if math.IsNaN(row[1]) { // keys may have become NaN, also those of prefixes
-		b.m.pages.suspect.Store(true)
 		b.prefixes.clear()
 	}
 	t, err := r.a.token(row, len(r.a.made)+1 >= r.a.most)
@@ -303,6 +317,7 @@ func (b *Batcher) token(r *request, row []float64) {
 		b.end(r, err)
 		return
 	}
+	r.masked = false
 	b.count(r, t.Reason != "")
 	r.tell(t, nil)
 	if t.Reason != "" {

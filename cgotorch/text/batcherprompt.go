@@ -34,10 +34,8 @@ func (b *Batcher) pieces() (any bool) {
 			far := 1 + float64(r.keep)/farKeys
 			done, err := b.piece(r, max(pageTokens, int(float64(budget)/far)))
 			if err != nil {
-				if b.failed(r, err) {
-					return true
-				}
-				break
+				b.fail(err)
+				return true
 			}
 			if done == 0 {
 				break
@@ -51,16 +49,6 @@ func (b *Batcher) pieces() (any bool) {
 
 // unmade returns how many tokens of a prompt are not computed.
 func (r *request) unmade() int { return len(r.a.prompt) + len(r.a.made) - r.keep }
-
-// failed ends a request with an error of its own, or all requests if the device has failed.
-func (b *Batcher) failed(r *request, err error) (all bool) {
-	if r.mistake {
-		b.end(r, err)
-		return false
-	}
-	b.fail(err)
-	return true
-}
 
 // piece enqueues the next tokens of a prompt, at most `most`, and samples a token behind the last
 // of them. It returns how many they are. 0 means that the prompt has to wait.
@@ -87,15 +75,7 @@ func (b *Batcher) piece(r *request, most int) (int, error) {
 		return 0, err
 	}
 	last := to == len(tokens)
-	var allowed []bool
-	if last && r.a.f.mask {
-		var err error
-		if allowed, err = r.allowed(); err != nil {
-			r.mistake = true
-			return 0, err
-		}
-	}
-	read, err := b.runPiece(r, to, last, allowed)
+	read, err := b.runPiece(r, to, last)
 	if err != nil {
 		return 0, err
 	}
@@ -107,7 +87,7 @@ func (b *Batcher) piece(r *request, most int) (int, error) {
 }
 
 // runPiece runs tokens r.keep up to `to` through the layers.
-func (b *Batcher) runPiece(r *request, to int, last bool, allowed []bool) (read *cgotorch.HostRead, err error) {
+func (b *Batcher) runPiece(r *request, to int, last bool) (read *cgotorch.HostRead, err error) {
 	a, l := r.a, r.a.c.lane
 	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
@@ -116,7 +96,7 @@ func (b *Batcher) runPiece(r *request, to int, last bool, allowed []bool) (read 
 		}
 		l.turn(x, r.rest.from+len(r.rest.tokens))
 		if last {
-			b.load(x, r, allowed)
+			b.load(x, r, a.mask)
 		}
 		logits := l.prompt(x, x.Narrow(r.rest.device, 0, r.keep-r.rest.from, to-r.keep), r.keep, a.c.live(to), last)
 		if last {
@@ -148,14 +128,24 @@ func (b *Batcher) began(r *request, tokens []int64, read *cgotorch.HostRead) {
 	if b.o.Reproducible {
 		tokens = tokens[:min(len(r.a.prompt), len(tokens)/b.o.Piece*b.o.Piece)/b.o.Piece*b.o.Piece]
 	}
-	b.prefixes.add(b.kind(r), tokens, r.a.c.tables)
+	b.keep(r, tokens)
+}
+
+// keep adds the whole blocks of tokens to the prefixes, unless the weights that made their keys
+// have changed.
+func (b *Batcher) keep(r *request, tokens []int64) {
+	if r.a.c.weights == b.version {
+		b.prefixes.add(b.kind(r), tokens, r.a.c.tables)
+	}
 }
 
 // begin shares the pages of an equal beginning with a request. It reports false if another prompt
 // with a longer one is being computed: it is computed once.
 func (b *Batcher) begin(r *request, tokens []int64) bool {
 	c := r.a.c
-	c.long = b.m.d.c.long(len(tokens))
+	c.long, c.weights = b.m.d.c.long(len(tokens)), b.version
+	b.prefixes.mu.Lock()
+	defer b.prefixes.mu.Unlock()
 	chain := b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
 	if b.o.Reproducible {
 		chain = chain[:len(chain)*pageTokens/b.o.Piece*b.o.Piece/pageTokens]

@@ -10,14 +10,16 @@ import (
 // seat. It drops prefixes that nobody else holds. The first request of all seats always fits.
 func (b *Batcher) fits(r *request) bool {
 	tokens := r.tokens()
-	var chain []*prefixNode
-	if r.saved == nil { // else its keys are turned already
-		r.a.c.long = b.m.d.c.long(len(tokens))
-		chain = b.prefixes.find(b.kind(r), tokens[:len(tokens)-1])
+	r.a.c.long = b.m.d.c.long(len(tokens))
+	shared := 0
+	if r.saved == nil {
+		b.prefixes.mu.Lock()
+		shared = len(b.prefixes.find(b.kind(r), tokens[:len(tokens)-1]))
+		b.prefixes.mu.Unlock()
 	}
 	need, alone := 0, true
 	for _, s := range b.b.spans {
-		blocks := min(blocksOf(len(tokens)+1)-len(chain), s.width)
+		blocks := min(blocksOf(len(tokens)+1)-shared, s.width)
 		for _, other := range b.rows {
 			if other != nil {
 				alone = false
@@ -26,8 +28,7 @@ func (b *Batcher) fits(r *request) bool {
 		}
 		need += blocks * len(s.layers)
 	}
-	b.prefixes.evict(need)
-	return alone || b.m.pages.left() >= need
+	return b.m.pages.reclaim(need) || alone
 }
 
 // grow makes room for tokens of a request, from position `from` up to `to`, and gives the device
@@ -46,10 +47,11 @@ func (b *Batcher) grow(r *request, from, to int) (bool, error) {
 		if err == nil && (fresh > 0 || moved || c.lane.loaded != c) {
 			err = s.upload(b.m.stream, t, b.m.pages.all+1)
 		}
-		if err == nil && fresh > 0 && b.m.pages.suspect.Load() {
+		// A prompt gives what nobody has written the weight 0: see [lane.clear]. A step does not read it.
+		if err == nil && fresh > 0 && !r.running && to%pageTokens > 0 {
 			err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 				n := len(t.pages[0])
-				c.lane.clear(plain(x), s, n-fresh, n, 0)
+				c.lane.clear(plain(x), s, n-1, n, 0)
 				return nil
 			})
 		}
@@ -64,8 +66,7 @@ func (b *Batcher) grow(r *request, from, to int) (bool, error) {
 // makeRoom drops prefixes for n pages, and reports whether there are as many then. Else it asks
 // the youngest request to give its pages up, unless that is r.
 func (b *Batcher) makeRoom(r *request, n int) bool {
-	b.prefixes.evict(n)
-	if b.m.pages.left() >= n {
+	if b.m.pages.reclaim(n) {
 		return true
 	}
 	youngest := r

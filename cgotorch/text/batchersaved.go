@@ -174,7 +174,7 @@ func (b *Batcher) resume(r *request) (int, error) {
 	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		indexCopy(x, b.pageRows(x), 0, cgotorch.FromSlice(x, numbers), rows)
-		b.load(x, r, nil)
+		b.load(x, r, r.a.mask)
 		write(x, l.token, r.a.made[len(r.a.made)-1:])
 		return nil
 	})

@@ -96,12 +96,6 @@ func (b *Batcher) ready(long bool) (rows []*request, f features, err error) {
 		if !room {
 			continue
 		}
-		if r.a.f.mask {
-			if r.a.mask, err = r.allowed(); err != nil {
-				b.end(r, err)
-				continue
-			}
-		}
 		rows[r.seat] = r
 		b.b.place(r.seat, int64(at))
 		f, greedy = f.with(r.a.f), greedy || r.a.o.Greedy

@@ -1,6 +1,11 @@
 package text
 
-import "context"
+import (
+	"context"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // Driven is a Batcher whose turns a test makes, one by one.
 type Driven struct{ *Batcher }
@@ -48,3 +53,31 @@ func (r *DrivenRequest) Leave() { r.r.left.Store(true) }
 
 // Seat returns the request's seat, or -1.
 func (r *DrivenRequest) Seat() int { return r.r.seat }
+
+// Break makes all work of the model fail, behind its layers. The result mends it.
+func (m *Model) Break() (mend func()) {
+	m.lane.mu.Lock()
+	defer m.lane.mu.Unlock()
+	norm := m.d.norm
+	m.d.norm = m.pages.memory
+	return func() {
+		m.lane.mu.Lock()
+		defer m.lane.mu.Unlock()
+		m.d.norm = norm
+	}
+}
+
+// Captures returns how many kinds of steps are captured.
+func (d Driven) Captures() int { return len(d.b.steps) }
+
+// Positions returns those of the seats, as the host knows them and as they lie on the device.
+func (d Driven) Positions() (host, device []int64, err error) {
+	if err := d.b.upload(d.m.stream); err != nil {
+		return nil, nil, err
+	}
+	err = d.m.stream.Do(func(x *cgotorch.Exec) error {
+		device = cgotorch.ToSlice[int64](x, d.b.seats.positions)
+		return nil
+	})
+	return slices.Clone(d.b.positions), device, err
+}

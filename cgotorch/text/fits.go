@@ -249,6 +249,9 @@ func (m *Model) SetDeviceMemory(bytes int64) error {
 	if err == nil {
 		err = l.forgetSteps()
 	}
+	for _, b := range m.batches {
+		err = errors.Join(err, b.forgetSteps())
+	}
 	if err != nil {
 		return err
 	}

@@ -81,6 +81,7 @@ type Model struct {
 	d            *decoder
 	pages        *pages
 	lane         *lane
+	batches      []*batch // of Batchers; guarded by the lane's mutex
 	stream       *cgotorch.Stream
 	own          bool // the stream is the model's
 	closed       atomic.Bool

@@ -2,8 +2,8 @@ package text
 
 import (
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -17,15 +17,12 @@ const pageTokens = 16
 // last of them has given it back.
 type pages struct {
 	memory *cgotorch.Tensor // [2, pages, keyHeads, pageTokens, head], or nil where only numbers matter
-	// suspect is set when logits were not numbers: free pages may then have keys that are none.
-	suspect atomic.Bool
 
-	trees []*prefixes // that give pages up; guarded by the mutex of the model's lane
-
-	mu   sync.Mutex
-	free []int64
-	refs []int32 // how many hold each page
-	all  int
+	mu    sync.Mutex
+	free  []int64
+	refs  []int32 // how many hold each page
+	all   int
+	trees []*prefixes // that let pages go when too few are free
 }
 
 // newPages makes a pool of n pages besides page 0, all of them free.
@@ -44,12 +41,35 @@ func freePages(n int) *pages {
 	return p
 }
 
-// take returns n pages, which the caller alone holds, or [cgotorch.ErrOutOfMemory]. Before it fails,
-// trees drop what only they hold.
-func (p *pages) take(n int) ([]int64, error) {
-	for i := 0; i < len(p.trees) && p.left() < n; i++ {
-		p.trees[i].evict(n)
+// lean lets the pool ask a tree for pages that the tree alone holds. unlean undoes that.
+func (p *pages) lean(t *prefixes) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trees = append(p.trees, t)
+}
+
+func (p *pages) unlean(t *prefixes) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trees = slices.DeleteFunc(p.trees, func(other *prefixes) bool { return other == t })
+}
+
+// reclaim lets trees drop what they alone hold, until n pages are free, and reports whether they
+// are. The caller holds no tree.
+func (p *pages) reclaim(n int) bool {
+	p.mu.Lock()
+	trees := slices.Clone(p.trees)
+	p.mu.Unlock()
+	for _, t := range trees {
+		t.evict(n)
 	}
+	return p.left() >= n
+}
+
+// take returns n pages, which the caller alone holds, or [cgotorch.ErrOutOfMemory]. The caller
+// holds no tree.
+func (p *pages) take(n int) ([]int64, error) {
+	p.reclaim(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n > len(p.free) {

@@ -3,12 +3,14 @@ package text
 import (
 	"container/list"
 	"slices"
+	"sync"
 )
 
 // Note [Tree of prefixes]
 //
 // The tree keeps the pages of conversations that have ended, as long as there is room. A
-// conversation that begins with the same tokens reads them, and computes only what follows.
+// conversation that begins with the same tokens reads them, and computes only what follows. If the
+// pool has too few pages for somebody, it asks the trees for theirs: see [pages.reclaim].
 //
 // A node stands for a block of pageTokens tokens behind its parent. It has the block's pages in all
 // layers, and holds each of them. A node is found by its parent, its kind and its tokens, which a
@@ -45,9 +47,10 @@ type prefixNode struct {
 	place    *list.Element // in the order of use
 }
 
-// prefixes is a tree of blocks: see Note [Tree of prefixes]. It serves one goroutine at a time.
+// prefixes is a tree of blocks: see Note [Tree of prefixes]. It may be used from any goroutine.
 type prefixes struct {
 	pool  *pages
+	mu    sync.Mutex // held by the caller of find, until it has lent what it found
 	nodes map[prefixKey]*prefixNode
 	used  *list.List // of nodes, the last used first
 	held  int        // pages
@@ -59,7 +62,11 @@ func newPrefixes(pool *pages) *prefixes {
 }
 
 // pages returns how many pages the tree holds, alone or with others.
-func (t *prefixes) pages() int { return t.held }
+func (t *prefixes) pages() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
 
 // walk returns the nodes of the first blocks of tokens. For a block that the tree lacks it calls
 // missing with the block's number, and stops if that returns no pages.
@@ -98,8 +105,8 @@ func (t *prefixes) insert(key prefixKey, pages []int64) *prefixNode {
 }
 
 // find returns the longest chain of the first whole blocks of tokens, and marks it as used now.
-// The nodes are good until the next evict or clear. So the caller lends them at once. For a prompt
-// the caller gives all tokens but the last, which is always computed again.
+// The nodes are good until the next evict or clear. So the caller holds t.mu until it has lent
+// them. For a prompt the caller gives all tokens but the last, which is always computed again.
 func (t *prefixes) find(kind int, tokens []int64) []*prefixNode {
 	return t.walk(kind, tokens, func(int) []int64 { return nil })
 }
@@ -135,6 +142,8 @@ func (t *pageTable) adopt(p *pages, chain []*prefixNode, layer int) {
 // It stops at a block that the tree lacks, and of which a table lacks the pages. It returns how
 // many nodes are new. All nodes on the way are marked as used now.
 func (t *prefixes) add(kind int, tokens []int64, tables []pageTable) (fresh int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.walk(kind, tokens, func(block int) []int64 {
 		var pages []int64
 		for i := range tables {
@@ -156,6 +165,8 @@ func (t *prefixes) add(kind int, tokens []int64, tables []pageTable) (fresh int)
 // evict drops leaves, the least recently used first, until n pages of the pool are free, or until
 // no leaf has a page that the tree alone holds. It returns how many pages became free.
 func (t *prefixes) evict(n int) (freed int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for at := t.used.Back(); at != nil && t.pool.left() < n; {
 		node := at.Value.(*prefixNode)
 		at = at.Prev()
@@ -168,6 +179,8 @@ func (t *prefixes) evict(n int) (freed int) {
 
 // clear drops all nodes. Pages that others hold stay theirs.
 func (t *prefixes) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for t.used.Len() > 0 {
 		t.drop(t.used.Back().Value.(*prefixNode))
 	}
