@@ -23,6 +23,7 @@ type callersRun struct {
 	emit   func(row)
 	note   string
 	long   int // tokens of a long prompt
+	cached int // tokens of the cache
 	m      *text.Model
 }
 
@@ -30,11 +31,10 @@ type callersRun struct {
 // of Llama-3.1-8B. PyTorch's own loop over batches and transformers' continuous batching have
 // programs of their own.
 func benchCallers(c *config, emit func(row)) error {
-	r := &callersRun{c: c, emit: emit, long: c.or(600, 32768)}
+	r := &callersRun{c: c, emit: emit, long: c.or(600, 32768), cached: c.or(20_000, 300_000)}
 	llama := maps.Clone(llamas["8b"])
-	tokens := 300_000
 	if c.brief {
-		llama, tokens = maps.Clone(llamas["tiny"]), 20_000
+		llama = maps.Clone(llamas["tiny"])
 	}
 	llama["max_position_embeddings"] = 40960
 	var err error
@@ -42,7 +42,7 @@ func benchCallers(c *config, emit func(row)) error {
 		return err
 	}
 	defer os.RemoveAll(r.folder)
-	if r.m, err = text.Open(c.device, r.folder, text.Options{RandomWeights: 1, Context: r.long + 1024, CacheTokens: tokens}); err != nil {
+	if r.m, err = text.Open(c.device, r.folder, text.Options{RandomWeights: 1, Context: r.long + 1024, CacheTokens: r.cached}); err != nil {
 		return err
 	}
 	defer r.m.Close()
@@ -121,74 +121,41 @@ func (r *callersRun) steadyOf(n int) error {
 	}
 	defer b.Close()
 	random := rand.New(rand.NewPCG(2, uint64(n)))
-	steps := r.c.or(8, 200)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var lengths []int
-	for i := range n {
-		lengths = append(lengths, r.c.or(64, 128)+i*r.c.or(64, 1920)/max(n-1, 1))
+	lengths := make([]int, n)
+	for i := range lengths {
+		lengths[i] = r.c.or(64, 128) + i*r.c.or(64, 1920)/max(n-1, 1)
 	}
 	random.Shuffle(n, func(i, k int) { lengths[i], lengths[k] = lengths[k], lengths[i] })
-	var began, made atomic.Int64
-	var wg sync.WaitGroup
-	errs := make([]error, n)
-	for i, length := range lengths {
-		prompt := randomPrompt(random, length)
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			first := true
-			for _, err := range b.Generate(ctx, prompt, text.GenerateOptions{Greedy: true, IgnoreEnd: true}) {
-				if err != nil {
-					if !errors.Is(err, context.Canceled) {
-						errs[i] = err
-						began.Add(int64(n))
-					}
-					return
-				}
-				if first {
-					began.Add(1)
-				}
-				first = false
-				made.Add(1)
-			}
-		}()
+	var prompts [][]int64
+	keys := 0. // of all answers, in the middle of the steps that count
+	for _, length := range lengths {
+		prompts = append(prompts, randomPrompt(random, length))
+		keys += float64(length)
 	}
-	for began.Load() < int64(n) {
-		time.Sleep(time.Millisecond)
-	}
-	wait := func(tokens int64) time.Time {
-		for made.Load() < tokens && errors.Join(errs...) == nil {
-			time.Sleep(200 * time.Microsecond)
-		}
-		return time.Now()
-	}
-	from := wait(made.Load() + int64(20*n)) // graphs are made for these sizes
-	tokens := made.Load()
-	to := wait(tokens + int64(steps*n))
-	after := made.Load()
-	cancel()
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
+	e := startEndless(b, prompts)
+	from, before := e.await(20 * n) // graphs are made for these sizes
+	to, after := e.await(r.c.or(8, 200) * n)
+	if err := e.stop(); err != nil {
 		return err
 	}
-	ms := to.Sub(from).Seconds() * 1e3 * float64(n) / float64(after-tokens)
+	ms := to.Sub(from).Seconds() * 1e3 * float64(n) / float64(after-before)
+	keys += float64(before+after) / 2
+	bytes := r.bytesOfStep(keys)
+	r.emit(alone(fmt.Sprintf("text/callers-8b/steady-%d", n), ms, "ms",
+		fmt.Sprintf("a step of %d answers, contexts of %.0f tokens in the mean; %.2f GB of weights and live cache: %.3f TB/s; %s",
+			n, keys/float64(n), bytes/1e9, bytes/ms/1e9, r.note)))
+	return nil
+}
+
+// bytesOfStep returns how much a step over so many keys reads: the weights, and the keys with their
+// values.
+func (r *callersRun) bytesOfStep(keys float64) float64 {
 	weights, cache := r.m.Memory()
-	live := 0.
-	for _, length := range lengths {
-		live += float64(length)
-	}
-	live += float64(tokens+after) / 2
-	live *= float64(cache) / float64(r.c.or(20_000, 300_000))
-	embedding := float64(128256 * 4096 * 2) // is not read as a whole
+	embedding := 128256 * 4096 * 2. // is not read as a whole
 	if r.c.brief {
 		embedding = 0
 	}
-	bytes := float64(weights) - embedding + live
-	r.emit(alone(fmt.Sprintf("text/callers-8b/steady-%d", n), ms, "ms",
-		fmt.Sprintf("a step of %d answers, contexts of %.0f tokens in the mean; %.2f GB of weights and live cache: %.3f TB/s; %s",
-			n, live/float64(n)/(float64(cache)/float64(r.c.or(20_000, 300_000))), bytes/1e9, bytes/ms/1e9, r.note)))
-	return nil
+	return float64(weights) - embedding + keys*float64(cache)/float64(r.cached)
 }
 
 // textRequest is a prompt and the length of its answer.
@@ -364,59 +331,25 @@ func (r *callersRun) beside() error {
 	}
 	defer b.Close()
 	random := rand.New(rand.NewPCG(7, 7))
-	ctx, cancel := context.WithCancel(context.Background())
-	var mu sync.Mutex
-	var all []time.Time // of one answer
-	var began atomic.Int64
-	var wg sync.WaitGroup
-	for i := range n {
-		prompt := randomPrompt(random, 500)
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			first := true
-			for range b.Generate(ctx, prompt, text.GenerateOptions{Greedy: true, IgnoreEnd: true}) {
-				if first {
-					began.Add(1)
-				}
-				first = false
-				if i == 0 {
-					mu.Lock()
-					all = append(all, time.Now())
-					mu.Unlock()
-				}
-			}
-		}()
+	var prompts [][]int64
+	for range n {
+		prompts = append(prompts, randomPrompt(random, 500))
 	}
-	count := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(all)
-	}
-	for began.Load() < int64(n) {
-		time.Sleep(time.Millisecond)
-	}
+	e := startEndless(b, prompts)
 	steps := r.c.or(10, 150)
-	for from := count() + 20; count() < from+steps; {
-		time.Sleep(time.Millisecond)
-	}
-	at := count()
+	e.await((20 + steps) * n)
+	at := e.ofFirst()
 	prompt := randomPrompt(random, r.long)
 	start := time.Now()
 	_, err = served(context.Background(), b, prompt, 1)
 	took := time.Since(start)
-	end := count()
-	cancel()
-	wg.Wait()
-	gaps := func(from, to int) (s sample) {
-		for i := from + 1; i < to; i++ {
-			s = append(s, all[i].Sub(all[i-1]).Seconds()*1e3)
-		}
-		return s
+	end := e.ofFirst()
+	if err := errors.Join(err, e.stop()); err != nil {
+		return err
 	}
-	without, with := gaps(at-steps, at), gaps(at, end)
-	if len(with) == 0 || err != nil {
-		return errors.Join(err, fmt.Errorf("%d tokens beside the long prompt", len(with)))
+	without, with := e.gaps(max(at-steps, 0), at), e.gaps(at, end)
+	if len(with) == 0 {
+		return fmt.Errorf("%d tokens beside the long prompt", end-at)
 	}
 	r.emit(against("text/callers-8b/beside-a-long-prompt", with.quantile(0.99), "ms", "without it", without.quantile(0.99), lower,
 		fmt.Sprintf("p99 between tokens of %d answers, beside a prompt of %d tokens, which took %.2f s; p50 %.2f and %.2f; %s", n, r.long, took.Seconds(), with.median(), without.median(), r.note)))

@@ -605,6 +605,10 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 		"add_rms_norm": func(x *Exec, sum *Tensor) {
 			x.Call1("streamtorch::add_rms_norm", x.View(sum, 2, -1), x.Ones(Float32, 2, 512), nil, nil, 1e-6, false, Float32)
 		},
+		"rope_into_pages": func(x *Exec, memory *Tensor) {
+			x.Call1("streamtorch::rope_into_pages", x.Ones(BFloat16, 1, 96), nil, nil, 1e-6, false, x.Ones(Float32, 1, 1, 32), x.Ones(Float32, 1, 1, 32),
+				x.Zeros(Int64, 1), memory, x.Zeros(Int64, 2, 1), x.Full(Int64, -1, 1), 1)
+		},
 		"token_drawn": func(x *Exec, result *Tensor) {
 			x.Call("streamtorch::token_drawn", x.Ones(Float32, 1, 9), x.Ones(Float32, 1, 9), x.Ones(Float32, 4), x.Zeros(Float32, 9), x.Zeros(Int64, 1), x.Zeros(Int64, 1), x.View(result, -1), true, true, "early")
 		},
@@ -618,7 +622,7 @@ func TestTokenKernels_CheckStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stop()
-			dtype := map[string]DType{"token_attention": BFloat16, "token_linear": Float32, "add_rms_norm": Float32, "token_likeliest": Float64, "token_drawn": Float64}[name]
+			dtype := map[string]DType{"token_attention": BFloat16, "rope_into_pages": BFloat16, "token_linear": Float32, "add_rms_norm": Float32, "token_likeliest": Float64, "token_drawn": Float64}[name]
 			var written *Tensor
 			torchtest.Do(t, d, func(x *Exec) { written = x.Keep(x.Zeros(dtype, 2, 1, 1, 16, 32)) })
 			defer written.Close()

@@ -4,8 +4,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 
 // Note [Kernels of rows]
 //
-// A step of several sequences reads all weights once for all of them. LibTorch computes the
-// products, four in a layer. Four kernels of this library stand between them:
+// Rows are the tokens of a step of several sequences, or a part of one prompt. A pass reads all
+// weights once for all rows. LibTorch computes the products, four in a layer, and the attention of
+// prompts. Kernels of this library stand between them:
 //
 //	what the layer before left, and the norm    add_rms_norm     csrc/kernels/add_rms_norm.cc
 //	queries, keys and values                    LibTorch
@@ -16,9 +17,20 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 //	activation                                  gated            csrc/kernels/gated.cc
 //	down                                        LibTorch
 //
-// All edges are full, because LibTorch's kernels declare nothing. A layer with experts computes
-// them row by row with the kernels of a token where these take them, because rows pick different
-// experts. A row whose position is below 0 is passed over: it writes neither pages nor a token.
+// The rows of a prompt see the same pages, so they take in place of token_attention:
+//
+//	norms, rotations, keys and values to pages  rope_into_pages  csrc/kernels/rope_into_pages.cc
+//	all keys and values behind each other       LibTorch
+//	flash attention                             LibTorch
+//
+// Where flash attention does not apply, as on the CPU or with a cap of scores, a mask says what
+// each row sees. A single token goes the same way where the kernels of a token do not take the
+// model.
+//
+// All edges are full, because LibTorch's kernels declare nothing. Experts take one product for all
+// rows that pick them. In a step the kernels of a token compute them row by row if the step is
+// reproducible, if they lie in slots, or if LibTorch has no such product. A row of a step whose
+// position is below 0 is passed over: it writes neither pages nor a token.
 
 // rowsPass is one pass over rows, without gradients.
 type rowsPass struct {

@@ -10,13 +10,15 @@ import (
 
 // Note [Life of a token]
 //
-// A model has one lane: the device memory through which all its conversations run. A conversation
-// is on the host a list of tokens and a list of page numbers for each span of layers. To run, it
-// loads its page numbers into the tables of the lane.
+// A model has one lane: the device memory through which all its conversations run. A [Batcher] has
+// one more for each of its seats: see Note [Turns of a Batcher]. A conversation is on the host a
+// list of tokens and a list of page numbers for each span of layers. To run, it loads its page
+// numbers into the tables of the lane.
 //
-// A prompt goes through the layers in parts of promptPart tokens. Each layer writes the keys and
-// values of the part into the conversation's pages. It then gathers the pages and attends to them.
-// The last row's logits are sampled, and the sampled token becomes the lane's token.
+// A prompt goes through the layers in parts of promptPart tokens. Each layer norms and rotates
+// queries and keys, and writes the keys and values of the part into the conversation's pages. It
+// then gathers the pages and attends to them: see Note [Kernels of rows]. Only the last row of the
+// last part has logits. The token that is sampled from them becomes the lane's token.
 //
 // A step takes the lane's token at the lane's position through the layers, and samples the next
 // one. All of it reads and writes memory of fixed addresses, so that its graphs serve all

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -154,60 +155,63 @@ func (h *hubQuantization) compressed() (*quantization, error) {
 		return nil, refused("quantization_config has a transform_config, and weights that are not transformed are read")
 	}
 	for name, g := range h.Groups {
-		format, w := g.Format, g.Weights
-		if format == "" {
-			format = h.Format
-		}
-		if w == nil {
+		if g.Weights == nil {
 			return nil, refused("config_groups.%s of quantization_config has no weights", name)
 		}
-		q := &quantization{bits: w.Bits, symmetric: or(w.Symmetric, true), scale: ".weight_scale"}
-		form := fmt.Sprintf("%s of %s%d, strategy %q", format, w.Type, w.Bits, w.Strategy)
-		packed := format == "pack-quantized" && w.Type == "int" && (w.Bits == 4 || w.Bits == 8)
-		ints := (format == "int-quantized" || format == "naive-quantized") && w.Type == "int" && w.Bits == 8
-		floats := (format == "float-quantized" || format == "naive-quantized") && w.Type == "float" && w.Bits == 8
-		switch {
-		case packed:
-			q.layout = rowWords
-		case ints, floats:
-			q.layout, q.kind = rowCodes, map[bool]string{true: "I8", false: "F8_E4M3"}[ints]
-		default:
-			return nil, refused("quantization_config is compressed-tensors %s, and pack-quantized of int4 and int8, and int-quantized, naive-quantized and float-quantized of 8 bits are read", form)
-		}
-		if w.Strategy == "" {
-			switch {
-			case w.Group == nil:
-				w.Strategy = "tensor"
-			case *w.Group > 0:
-				w.Strategy = "group"
-			default:
-				w.Strategy = "channel"
-			}
-		}
-		if order := string(w.Order); order == "true" || order == `"group"` || order == `"dynamic"` {
-			q.ordered = true
-		}
-		switch w.Strategy {
-		case "channel", "tensor":
-		case "group":
-			if q.group = or(w.Group, 0); q.group < 1 {
-				return nil, refused("group_size of quantization_config is %d, want a positive number", q.group)
-			}
-		case "block":
-			block, ok := w.Block.pair()
-			if !ok || packed {
-				return nil, refused("quantization_config is compressed-tensors %s, with the block_structure %v, and blocks of two positive numbers are read, of codes that are not packed", form, w.Block)
-			}
-			q.block = block
-		default:
-			return nil, refused("quantization_config is compressed-tensors %s, and the strategies channel, tensor, group and block are read", form)
-		}
-		if !q.symmetric && !packed {
-			return nil, refused("quantization_config is compressed-tensors %s with zeros, and only pack-quantized is read with them", form)
-		}
-		return q, nil
+		return g.quantization(cmp.Or(g.Format, h.Format))
 	}
 	return nil, nil
+}
+
+// quantization returns how to read the weights of the group, which are in this format of
+// compressed-tensors.
+func (g *hubGroup) quantization(format string) (*quantization, error) {
+	w := g.Weights
+	q := &quantization{bits: w.Bits, symmetric: or(w.Symmetric, true), scale: ".weight_scale"}
+	form := fmt.Sprintf("%s of %s%d, strategy %q", format, w.Type, w.Bits, w.Strategy)
+	packed := format == "pack-quantized" && w.Type == "int" && (w.Bits == 4 || w.Bits == 8)
+	ints := (format == "int-quantized" || format == "naive-quantized") && w.Type == "int" && w.Bits == 8
+	floats := (format == "float-quantized" || format == "naive-quantized") && w.Type == "float" && w.Bits == 8
+	switch {
+	case packed:
+		q.layout = rowWords
+	case ints, floats:
+		q.layout, q.kind = rowCodes, map[bool]string{true: "I8", false: "F8_E4M3"}[ints]
+	default:
+		return nil, refused("quantization_config is compressed-tensors %s, and pack-quantized of int4 and int8, and int-quantized, naive-quantized and float-quantized of 8 bits are read", form)
+	}
+	if w.Strategy == "" {
+		switch {
+		case w.Group == nil:
+			w.Strategy = "tensor"
+		case *w.Group > 0:
+			w.Strategy = "group"
+		default:
+			w.Strategy = "channel"
+		}
+	}
+	if order := string(w.Order); order == "true" || order == `"group"` || order == `"dynamic"` {
+		q.ordered = true
+	}
+	switch w.Strategy {
+	case "channel", "tensor":
+	case "group":
+		if q.group = or(w.Group, 0); q.group < 1 {
+			return nil, refused("group_size of quantization_config is %d, want a positive number", q.group)
+		}
+	case "block":
+		block, ok := w.Block.pair()
+		if !ok || packed {
+			return nil, refused("quantization_config is compressed-tensors %s, with the block_structure %v, and blocks of two positive numbers are read, of codes that are not packed", form, w.Block)
+		}
+		q.block = block
+	default:
+		return nil, refused("quantization_config is compressed-tensors %s, and the strategies channel, tensor, group and block are read", form)
+	}
+	if !q.symmetric && !packed {
+		return nil, refused("quantization_config is compressed-tensors %s with zeros, and only pack-quantized is read with them", form)
+	}
+	return q, nil
 }
 
 func (h *hubQuantization) gptq() (*quantization, error) {

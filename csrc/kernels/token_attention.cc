@@ -265,8 +265,8 @@ Layout layout_of(const CudaChip& chip, int64_t head, int64_t group, int64_t key_
 
 // Returns how the kernel is laid out for several rows. The sums of a row depend on `share`, which
 // the number of rows alone decides. Each block makes its queries anew, and splits merge through
-// memory: many rows have 1,024 keys of 128 elements in a block. With fewer rows, fewer keys leave no
-// multiprocessor idle.
+// memory: many rows have 1,024 keys of 128 elements in a block. With fewer rows, fewer keys leave
+// no multiprocessor idle.
 Layout layout_of_rows(const CudaChip& chip, int64_t head, int64_t group, int64_t tiles, int64_t units) {
   Layout made{1, kLeastWarps, 0, stage_bytes_of(head), 0, 0};
   made.share = std::max<int64_t>((units <= chip.multiprocessors ? 16 : units <= 3 * chip.multiprocessors ? 32 : 64) * 128 / head, 1);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "ee49fc0b66ede25ab00e34825cba50e670efc7e9521d5acc39eebf74617940b0"
+const Source = "f4df31a354e62a925ad48b7479a9815aa598ca50f96984a93820e86b7d1e8171"
