@@ -31,6 +31,15 @@ type callersRun struct {
 // of Llama-3.1-8B. PyTorch's own loop over batches and transformers' continuous batching have
 // programs of their own.
 func benchCallers(c *config, emit func(row)) error {
+	return benchBatcher(c, emit, (*callersRun).prompt, (*callersRun).steady, (*callersRun).beginning, (*callersRun).beside)
+}
+
+// benchArrivals measures callers that come and go, as benchCallers does.
+func benchArrivals(c *config, emit func(row)) error {
+	return benchBatcher(c, emit, (*callersRun).closed)
+}
+
+func benchBatcher(c *config, emit func(row), parts ...func(r *callersRun) error) error {
 	r := &callersRun{c: c, emit: emit, long: c.or(600, 32768), cached: c.or(20_000, 300_000)}
 	llama := maps.Clone(llamas["8b"])
 	if c.brief {
@@ -47,8 +56,8 @@ func benchCallers(c *config, emit func(row)) error {
 	}
 	defer r.m.Close()
 	r.note = fmt.Sprintf("bfloat16, random weights; %s", c.settings())
-	for _, part := range []func() error{r.prompt, r.steady, r.closed, r.beginning, r.beside} {
-		if err := part(); err != nil {
+	for _, part := range parts {
+		if err := part(r); err != nil {
 			return err
 		}
 	}
@@ -236,7 +245,7 @@ func (r *callersRun) closed() error {
 		}
 		note := fmt.Sprintf("%d requests, prompts of 200 to 2,000 tokens, answers of 50 to 500; %.3f requests/s; %d tokens of prompts; first token p50 %v p99 %v, next p50 %v p99 %v; %d preempted; %s",
 			count, float64(count)/seconds, s.Prompts-began.Prompts, s.FirstTokenP50, s.FirstTokenP99, s.NextTokenP50, s.NextTokenP99, s.Preempted-began.Preempted, r.note)
-		name := fmt.Sprintf("text/callers-8b/closed-%d", n)
+		name := fmt.Sprintf("text/arrivals-8b/closed-%d", n)
 		if n == 1 {
 			r.emit(alone(name, float64(tokens)/seconds, "tokens/s", note))
 			continue
@@ -272,10 +281,10 @@ func (r *callersRun) arriving(share, rate float64) error {
 	}
 	defer b.Close()
 	random := rand.New(rand.NewPCG(4, 4))
-	seconds := float64(r.c.or(1, 12))
-	all := r.requests(int(rate*share*seconds)+1, 5)
+	all := r.requests(int(rate*share*float64(r.c.or(1, 12)))+1, 5)
 	var wg sync.WaitGroup
-	var refused, slowest atomic.Int64
+	var mu sync.Mutex
+	var first, next, refused sample // milliseconds
 	errs := make([]error, len(all))
 	for i, q := range all {
 		time.Sleep(time.Duration(random.ExpFloat64() / (rate * share) * 1e9))
@@ -283,21 +292,35 @@ func (r *callersRun) arriving(share, rate float64) error {
 		go func() {
 			defer wg.Done()
 			began := time.Now()
-			_, err := served(context.Background(), b, q.prompt, q.most)
+			when, err := served(context.Background(), b, q.prompt, q.most)
+			mu.Lock()
+			defer mu.Unlock()
+			for k, at := range when {
+				if k == 0 {
+					first = append(first, at.Sub(began).Seconds()*1e3)
+				} else {
+					next = append(next, at.Sub(when[k-1]).Seconds()*1e3)
+				}
+			}
 			if errors.Is(err, serve.ErrQueueFull) {
-				refused.Add(1)
-				slowest.Store(max(slowest.Load(), time.Since(began).Microseconds()))
+				refused = append(refused, time.Since(began).Seconds()*1e3)
 				err = nil
 			}
 			errs[i] = err
 		}()
 	}
 	wg.Wait()
-	s := b.Stats()
-	r.emit(alone(fmt.Sprintf("text/callers-8b/arriving-%.0f", 100*share), s.NextTokenP99.Seconds()/s.NextTokenP50.Seconds(), "p99/p50",
-		fmt.Sprintf("between tokens, of %d requests at %.0f %% of %.2f a second; first token p50 %v p99 %v; next p50 %v p99 %v; %d refused by a queue of 16, the slowest after %d us; %s",
-			len(all), 100*share, rate, s.FirstTokenP50, s.FirstTokenP99, s.NextTokenP50, s.NextTokenP99, refused.Load(), slowest.Load(), r.note)))
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	told := "none refused"
+	if len(refused) > 0 {
+		told = fmt.Sprintf("%d refused by a queue of 16, the slowest after %.3f ms", len(refused), refused.max())
+	}
+	r.emit(alone(fmt.Sprintf("text/arrivals-8b/%.0f", 100*share), next.quantile(0.99)/next.median(), "p99/p50",
+		fmt.Sprintf("between tokens, of %d requests at %.0f %% of %.2f a second; first token p50 %.1f p99 %.1f ms; next p50 %.2f p90 %.2f p99 %.2f ms; %s; %s",
+			len(all), 100*share, rate, first.median(), first.quantile(0.99), next.median(), next.quantile(0.9), next.quantile(0.99), told, r.note)))
+	return nil
 }
 
 // beginning makes the row of 64 conversations with an equal system prompt of 4,000 tokens.

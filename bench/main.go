@@ -62,6 +62,7 @@ var benchmarks = []benchmark{
 	{name: "text/load", slow: true, run: benchTextLoad},
 	{name: "text/experts", slow: true, run: benchExperts},
 	{name: "text/callers-8b", slow: true, run: benchCallers},
+	{name: "text/arrivals-8b", slow: true, run: benchArrivals},
 	{name: "serve", slow: true, run: benchServe},
 	{name: "serve/http", slow: true, run: benchServeHTTP},
 	{name: "distributed/resnet50/32", slow: true, run: benchDistributed(32)},

@@ -53,7 +53,8 @@ func turns(t *testing.T, b text.Driven) {
 	t.Fatal("1,000 turns, and there is more to do")
 }
 
-// A request may give its pages up before each of its tokens. Its answer is the same, beside one that
+// A request may give its pages up before each of its tokens. Its answer is the same, beside one
+// that
 // goes on.
 func TestBatcher_PreemptEachToken(t *testing.T) {
 	for name := range configs {
