@@ -66,6 +66,7 @@ func (s *saved) close(b *Batcher) {
 // keys anew. The host has read all its tokens.
 func (b *Batcher) preempt(r *request) {
 	r.stays = false
+	//edge:batch-saved-turned-anew TestBatcher_PreemptEachToken
 	if r.running && b.m.d.c.long(len(r.a.prompt)+len(r.a.made)) == r.a.c.long {
 		r.saved = b.save(r)
 	}
@@ -155,6 +156,7 @@ func (b *Batcher) resume(r *request) (int, error) {
 	}
 	l.loaded = c
 	var rows *cgotorch.Tensor
+	//edge:batch-saved-to-its-pages TestBatcher_PreemptEachToken
 	numbers := b.pagesOf(r)
 	err := b.m.stream.Do(func(x *cgotorch.Exec) error {
 		rows = x.Keep(x.Empty(cgotorch.Uint8, int64(len(numbers)), int64(s.bytes/len(numbers))))
@@ -173,8 +175,10 @@ func (b *Batcher) resume(r *request) (int, error) {
 	}
 	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
+		//edge:batch-saved-comes-back TestBatcher_PreemptEachToken
 		indexCopy(x, b.pageRows(x), 0, cgotorch.FromSlice(x, numbers), rows)
 		b.load(x, r, r.a.mask)
+		//edge:batch-resumed-token TestBatcher_ResumeInOtherSeat
 		write(x, l.token, r.a.made[len(r.a.made)-1:])
 		return nil
 	})
@@ -184,6 +188,7 @@ func (b *Batcher) resume(r *request) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	//edge:batch-resumed-position TestBatcher_PreemptEachToken
 	b.b.positions[r.seat] = int64(len(r.a.prompt) + len(r.a.made) - 1)
 	s.close(b)
 	r.saved, r.running = nil, true
