@@ -125,13 +125,12 @@ func (b *Batcher) save(r *request) *saved {
 	return s
 }
 
-// resume gives a request its pages again, and lets it take part in steps. It returns 0 if the pool
-// has too few.
-func (b *Batcher) resume(r *request) (int, error) {
+// takeSaved gives the tables of a request new pages in place of those that are saved. It reports
+// false, and takes none, if the pool has too few.
+func (b *Batcher) takeSaved(r *request) bool {
 	c, s := r.a.c, r.saved
 	for i := range c.tables {
 		t := &c.tables[i]
-		t.first = s.first[i]
 		need := s.blocks[i] * len(t.layers)
 		taken, err := b.m.pages.take(need)
 		if err != nil && b.makeRoom(r, need) {
@@ -141,13 +140,23 @@ func (b *Batcher) resume(r *request) (int, error) {
 			for k := range c.tables[:i] {
 				c.tables[k].cut(b.m.pages, 0)
 			}
-			t.first = 0
-			return 0, nil
+			return false
 		}
+		t.first = s.first[i]
 		for k := range t.pages {
 			t.pages[k] = append([]int64(nil), taken[k*s.blocks[i]:(k+1)*s.blocks[i]]...)
 		}
 	}
+	return true
+}
+
+// resume gives a request its pages again, and lets it take part in steps. It returns 0 if the pool
+// has too few.
+func (b *Batcher) resume(r *request) (int, error) {
+	if !b.takeSaved(r) {
+		return 0, nil
+	}
+	c, s := r.a.c, r.saved
 	l := c.lane
 	for i := range c.tables {
 		if err := l.spans[i].upload(b.m.stream, &c.tables[i], b.m.pages.all+1); err != nil {
