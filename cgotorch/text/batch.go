@@ -166,6 +166,7 @@ func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgoto
 
 // move gives seat `to` what steps know of seat `from`.
 func (b *batch) move(x *cgotorch.Exec, from, to int) {
+	//edge:batch-move-sampler TestBatcher_Answers
 	all := b.samplers.tensors()
 	all = append(all, b.tokens)
 	for _, s := range b.spans {
@@ -175,6 +176,7 @@ func (b *batch) move(x *cgotorch.Exec, from, to int) {
 		x.CopyInPlace(x.Narrow(t, 0, to, 1), x.Narrow(t, 0, from, 1))
 	}
 	own, other := b.lanes[to].sampler, b.lanes[from].sampler
+	//edge:batch-move-seed TestBatcher_SeedOfSeat
 	own.seed, own.fresh = other.seed, other.fresh
 }
 

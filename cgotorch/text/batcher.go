@@ -247,6 +247,7 @@ func (b *Batcher) submit(ctx context.Context, prompt []int64, o GenerateOptions)
 		return nil, fmt.Errorf("the Batcher is closed: %w", cgotorch.ErrClosed)
 	case b.m.closed.Load():
 		return nil, fmt.Errorf("the model is closed: %w", cgotorch.ErrClosed)
+	//edge:batch-queue-bound TestBatcher_Order
 	case len(b.waiting) >= b.o.Queue:
 		b.stats.Refused++
 		return nil, fmt.Errorf("%d requests wait: %w", len(b.waiting), serve.ErrQueueFull)
@@ -274,6 +275,7 @@ func (b *Batcher) Close() error {
 		return fmt.Errorf("text: Batcher.Close: %w", err)
 	}
 	b.mu.Lock()
+	//edge:batch-close-frees TestBatcher_Mask
 	again := b.closed
 	b.closing, b.closed = true, true
 	if !again {

@@ -27,7 +27,7 @@ func soon(t *testing.T, what string, fn func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(10 * time.Second):
 		t.Fatalf("%s waits for ever", what)
 	}
 }

@@ -163,6 +163,7 @@ func (b *Batcher) leave() {
 	for _, r := range slices.Concat(left, b.rows) {
 		switch {
 		case r == nil:
+		//edge:batch-left-gives-seat TestBatcher_LeaveEachToken
 		case r.left.Load():
 			b.end(r, nil)
 		case r.ctx.Err() != nil:
@@ -176,6 +177,7 @@ func (b *Batcher) leave() {
 func (b *Batcher) end(r *request, err error) {
 	if err == nil && r.running && !b.o.Reproducible {
 		all := r.tokens()
+		//edge:batch-last-key-missing TestBatcher_GoOn
 		b.keep(r, all[:len(all)-1])
 	}
 	b.free(r)
@@ -189,6 +191,7 @@ func (b *Batcher) end(r *request, err error) {
 // free takes a request out of its seat, and gives its pages back.
 func (b *Batcher) free(r *request) {
 	for i := range r.a.c.tables {
+		//edge:batch-ended-gives-pages TestBatcher_LeaveEachToken
 		r.a.c.tables[i].cut(b.m.pages, 0)
 	}
 	if r.rest != nil {
@@ -215,11 +218,13 @@ func (b *Batcher) fail(err error) {
 		}
 	}
 	b.prefixes.clear()
+	//edge:batch-failed-positions TestBatcher_FailedWork
 	b.b.changed = true // the work that failed may have moved positions
 }
 
 // kind is what the prefixes of a request are kept by. Keys of a long sequence are turned otherwise.
 func (b *Batcher) kind(r *request) int {
+	//edge:batch-kind-of-request TestBatcher_GoOn
 	if r.a.c.long {
 		return 1
 	}
@@ -270,11 +275,13 @@ func (b *Batcher) compare(r, s *request) int {
 		}
 		return r.admitted
 	}
+	//edge:batch-priority TestBatcher_Order
 	return cmp.Or(cmp.Compare(begun(r), begun(s)), cmp.Compare(s.a.o.Priority, r.a.o.Priority), served(r)-served(s), r.arrived.Compare(s.arrived))
 }
 
 // read reads the tokens of the oldest n flights. It waits for the device.
 func (b *Batcher) read(n int) {
+	//edge:batch-failed-flights TestBatcher_FailedWork
 	for range min(n, len(b.flights)) { // work that failed has none
 		f := b.flights[0]
 		<-f.read.Done()
@@ -297,6 +304,7 @@ func (b *Batcher) read(n int) {
 // preemptStaying takes the pages of requests that stay.
 func (b *Batcher) preemptStaying() {
 	for _, r := range b.rows {
+		//edge:batch-stays-until-read TestBatcher_PreemptEachToken
 		if r != nil && r.stays && r.flights == 0 {
 			b.preempt(r)
 		}
@@ -310,6 +318,7 @@ func (b *Batcher) token(r *request, row []float64) {
 		return
 	}
 	if math.IsNaN(row[1]) { // keys may have become NaN, also those of prefixes
+		//edge:batch-nan-prefixes TestBatcher_NaN
 		b.prefixes.clear()
 	}
 	t, err := r.a.token(row, len(r.a.made)+1 >= r.a.most)
@@ -317,6 +326,7 @@ func (b *Batcher) token(r *request, row []float64) {
 		b.end(r, err)
 		return
 	}
+	//edge:batch-mask-of-each-token TestBatcher_Answers
 	r.masked = false
 	b.count(r, t.Reason != "")
 	r.tell(t, nil)

@@ -39,8 +39,10 @@ func (b *Batcher) fillMask(r *request) error {
 		if err != nil {
 			return fmt.Errorf("GenerateOptions.Mask: %w", err)
 		}
+	//edge:batch-mask-of-cancelled TestBatcher_Mask
 	case <-r.ctx.Done():
 		return context.Cause(r.ctx)
+	//edge:batch-mask-of-closed TestBatcher_Mask
 	case <-b.quit:
 		return fmt.Errorf("the Batcher is closed: %w", cgotorch.ErrClosed)
 	}

@@ -113,8 +113,10 @@ func (b *Batcher) load(x *cgotorch.Exec, r *request, allowed []bool) {
 	l := r.a.c.lane
 	r.a.load(x, l, allowed)
 	if !r.a.f.bias { // another request has left one
+		//edge:batch-bias-of-seat TestBatcher_Answers
 		x.FillInPlace(l.sampler.bias, 0)
 	}
+	//edge:batch-mask-of-seat TestBatcher_ResumeInOtherSeat
 	r.open = false
 }
 
@@ -134,6 +136,7 @@ func (b *Batcher) began(r *request, tokens []int64, read *cgotorch.HostRead) {
 // keep adds the whole blocks of tokens to the prefixes, unless the weights that made their keys
 // have changed.
 func (b *Batcher) keep(r *request, tokens []int64) {
+	//edge:batch-old-weights TestBatcher_Trained
 	if r.a.c.weights == b.version {
 		b.prefixes.add(b.kind(r), tokens, r.a.c.tables)
 	}

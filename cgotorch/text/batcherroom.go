@@ -45,10 +45,12 @@ func (b *Batcher) grow(r *request, from, to int) (bool, error) {
 			return false, nil
 		}
 		if err == nil && (fresh > 0 || moved || c.lane.loaded != c) {
+			//edge:batch-table-uploaded TestBatcher_Answers
 			err = s.upload(b.m.stream, t, b.m.pages.all+1)
 		}
 		// A prompt gives what nobody has written the weight 0: see [lane.clear]. A step does not read it.
 		if err == nil && fresh > 0 && !r.running && to%pageTokens > 0 {
+			//edge:batch-rest-of-page-cleared TestBatcher_NaN
 			err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 				n := len(t.pages[0])
 				c.lane.clear(plain(x), s, n-1, n, 0)

@@ -66,6 +66,7 @@ func (s *saved) close(b *Batcher) {
 // keys anew. The host has read all its tokens.
 func (b *Batcher) preempt(r *request) {
 	r.stays = false
+	//edge:batch-saved-turned-anew TestBatcher_PreemptEachToken
 	if r.running && b.m.d.c.long(len(r.a.prompt)+len(r.a.made)) == r.a.c.long {
 		r.saved = b.save(r)
 	}
@@ -124,13 +125,12 @@ func (b *Batcher) save(r *request) *saved {
 	return s
 }
 
-// resume gives a request its pages again, and lets it take part in steps. It returns 0 if the pool
-// has too few.
-func (b *Batcher) resume(r *request) (int, error) {
+// takeSaved gives the tables of a request new pages in place of those that are saved. It reports
+// false, and takes none, if the pool has too few.
+func (b *Batcher) takeSaved(r *request) bool {
 	c, s := r.a.c, r.saved
 	for i := range c.tables {
 		t := &c.tables[i]
-		t.first = s.first[i]
 		need := s.blocks[i] * len(t.layers)
 		taken, err := b.m.pages.take(need)
 		if err != nil && b.makeRoom(r, need) {
@@ -140,13 +140,23 @@ func (b *Batcher) resume(r *request) (int, error) {
 			for k := range c.tables[:i] {
 				c.tables[k].cut(b.m.pages, 0)
 			}
-			t.first = 0
-			return 0, nil
+			return false
 		}
+		t.first = s.first[i]
 		for k := range t.pages {
 			t.pages[k] = append([]int64(nil), taken[k*s.blocks[i]:(k+1)*s.blocks[i]]...)
 		}
 	}
+	return true
+}
+
+// resume gives a request its pages again, and lets it take part in steps. It returns 0 if the pool
+// has too few.
+func (b *Batcher) resume(r *request) (int, error) {
+	if !b.takeSaved(r) {
+		return 0, nil
+	}
+	c, s := r.a.c, r.saved
 	l := c.lane
 	for i := range c.tables {
 		if err := l.spans[i].upload(b.m.stream, &c.tables[i], b.m.pages.all+1); err != nil {
@@ -155,6 +165,7 @@ func (b *Batcher) resume(r *request) (int, error) {
 	}
 	l.loaded = c
 	var rows *cgotorch.Tensor
+	//edge:batch-saved-to-its-pages TestBatcher_PreemptEachToken
 	numbers := b.pagesOf(r)
 	err := b.m.stream.Do(func(x *cgotorch.Exec) error {
 		rows = x.Keep(x.Empty(cgotorch.Uint8, int64(len(numbers)), int64(s.bytes/len(numbers))))
@@ -173,8 +184,10 @@ func (b *Batcher) resume(r *request) (int, error) {
 	}
 	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
+		//edge:batch-saved-comes-back TestBatcher_PreemptEachToken
 		indexCopy(x, b.pageRows(x), 0, cgotorch.FromSlice(x, numbers), rows)
 		b.load(x, r, r.a.mask)
+		//edge:batch-resumed-token TestBatcher_ResumeInOtherSeat
 		write(x, l.token, r.a.made[len(r.a.made)-1:])
 		return nil
 	})
@@ -184,6 +197,7 @@ func (b *Batcher) resume(r *request) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	//edge:batch-resumed-position TestBatcher_PreemptEachToken
 	b.b.positions[r.seat] = int64(len(r.a.prompt) + len(r.a.made) - 1)
 	s.close(b)
 	r.saved, r.running = nil, true

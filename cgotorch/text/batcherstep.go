@@ -34,10 +34,12 @@ func (b *Batcher) stepOf(long bool) bool {
 	n, blocks := b.sizes(rows, last+1)
 	for i := range b.rows {
 		if rows[i] == nil {
+			//edge:batch-rows-passed-over TestBatcher_Answers
 			b.b.place(i, -1)
 		}
 	}
 	if err == nil {
+		//edge:batch-positions-uploaded TestBatcher_Early
 		err = b.b.upload(b.m.stream)
 	}
 	var read *cgotorch.HostRead
@@ -83,6 +85,7 @@ func (b *Batcher) ready(long bool) (rows []*request, f features, err error) {
 		if r.seat < 0 || c.long != long || r.stays || len(r.a.made)+r.flights >= r.a.most {
 			continue
 		}
+		//edge:batch-long-computed-again TestBatcher_Answers
 		if b.m.d.c.long(at+1) != long { // all keys are turned anew
 			if r.flights == 0 {
 				b.restart(r)

@@ -2,6 +2,7 @@ package text_test
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -54,8 +55,12 @@ func turns(t *testing.T, b text.Driven) {
 }
 
 // A request may give its pages up before each of its tokens. Its answer is the same, beside one
+<<<<<<< HEAD
 // that
 // goes on.
+=======
+// that goes on.
+>>>>>>> w-mut
 func TestBatcher_PreemptEachToken(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {
@@ -118,6 +123,10 @@ func TestBatcher_LeaveEachToken(t *testing.T) {
 						first.Leave()
 					}
 					third := must.Get(b.Ask(t.Context(), prompt, o))(t)
+					b.Turn()
+					if seat := first.Seat(); seat >= 0 {
+						t.Errorf("early %v, turn %d: a request that has ended has seat %d", early, at, seat)
+					}
 					turns(t, b)
 					cancel()
 					if got := idsOf(t, third); !torchtest.Device().IsCUDA() && !slices.Equal(got, want) || len(got) != len(want) {
@@ -130,4 +139,82 @@ func TestBatcher_LeaveEachToken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A prompt that goes on behind an answer shares the keys that were computed, and no others: not
+// that of the answer's last token, nor those of a short sequence if it is long.
+func TestBatcher_GoOn(t *testing.T) {
+	for name := range configs {
+		m := openServed(t, name, text.Options{Context: 128, CacheTokens: 600})
+		o := text.GenerateOptions{Greedy: true, MaxTokens: 12, IgnoreEnd: true}
+		for _, length := range []int{4, 5, 6, 20, 21, 36, 40, 52} {
+			driven(t, m, text.BatcherOptions{MaxBatch: 2, Piece: 16}, false, func(b text.Driven) {
+				said := randomTokens(rand.New(rand.NewPCG(uint64(length), 2)), length)
+				for range 3 {
+					r := must.Get(b.Ask(t.Context(), said, o))(t)
+					turns(t, b)
+					tokens, want := must.Get(r.Tokens())(t), logsOf(t, m, said, idsOf(t, r), o)
+					for i, token := range tokens {
+						if !torchtest.Device().IsCUDA() && math.Abs(token.LogProb-want[i]) > 1e-4 {
+							t.Errorf("%s, %d tokens: token %d has the log probability %v, want %v", name, len(said), i, token.LogProb, want[i])
+							break
+						}
+					}
+					said = append(slices.Concat(said, idsOf(t, r)), 9, 8)
+				}
+			})
+		}
+	}
+}
+
+// A seat that another request was moved to has that one's random numbers.
+func TestBatcher_SeedOfSeat(t *testing.T) {
+	m := openServed(t, "llama", text.Options{Context: 128, CacheTokens: 600})
+	o := func(seed uint64, tokens int) text.GenerateOptions {
+		return text.GenerateOptions{Temperature: 1.5, TopK: -1, Seed: seed, MaxTokens: tokens, IgnoreEnd: true}
+	}
+	driven(t, m, text.BatcherOptions{MaxBatch: 2}, false, func(b text.Driven) {
+		first := must.Get(b.Ask(t.Context(), []int64{1, 2}, o(1, 3)))(t)
+		second := must.Get(b.Ask(t.Context(), []int64{3, 4}, o(2, 9)))(t)
+		for range 6 {
+			b.Turn()
+		}
+		if first.Seat() != -1 || second.Seat() != 0 {
+			t.Fatalf("the seats are %d and %d, want none and 0", first.Seat(), second.Seat())
+		}
+		turns(t, b)
+		third := must.Get(b.Ask(t.Context(), []int64{1, 2}, o(1, 20)))(t)
+		turns(t, b)
+		if got, want := idsOf(t, third), wantOf(t, m, []int64{1, 2}, o(1, 20)); !torchtest.Device().IsCUDA() && !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// A request that comes back to the seat of another one has its own token and its own mask there.
+func TestBatcher_ResumeInOtherSeat(t *testing.T) {
+	m := openServed(t, "llama", text.Options{Context: 128, CacheTokens: 600})
+	only := func(id int64) func([]int64, []bool) { return func(_ []int64, allowed []bool) { allowed[id] = true } }
+	driven(t, m, text.BatcherOptions{MaxBatch: 2}, false, func(b text.Driven) {
+		prompt, o := []int64{3, 4, 5}, text.GenerateOptions{Greedy: true, MaxTokens: 20, IgnoreEnd: true}
+		first := must.Get(b.Ask(t.Context(), []int64{1, 2}, text.GenerateOptions{MaxTokens: 3, Mask: only(7)}))(t)
+		second := must.Get(b.Ask(t.Context(), prompt, o))(t)
+		b.Turn()
+		for first.Seat() >= 0 {
+			b.Turn()
+		}
+		if second.Seat() != 1 {
+			t.Fatalf("the second request has seat %d, want 1", second.Seat())
+		}
+		second.Stay()
+		must.Get(b.Ask(t.Context(), prompt, text.GenerateOptions{MaxTokens: 9, Mask: only(11)}))(t)
+		b.Turn()
+		if second.Seat() != 0 || b.Stats().Preempted != 1 {
+			t.Fatalf("the second request has seat %d, and %d gave their pages up, want 0 and 1", second.Seat(), b.Stats().Preempted)
+		}
+		turns(t, b)
+		if got, want := idsOf(t, second), wantOf(t, m, prompt, o); !torchtest.Device().IsCUDA() && !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
 }

@@ -250,6 +250,7 @@ func (m *Model) SetDeviceMemory(bytes int64) error {
 		err = l.forgetSteps()
 	}
 	for _, b := range m.batches {
+		//edge:batch-steps-of-old-slots TestBatcher_SetDeviceMemory
 		err = errors.Join(err, b.forgetSteps())
 	}
 	if err != nil {

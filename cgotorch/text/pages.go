@@ -69,6 +69,7 @@ func (p *pages) reclaim(n int) bool {
 // take returns n pages, which the caller alone holds, or [cgotorch.ErrOutOfMemory]. The caller
 // holds no tree.
 func (p *pages) take(n int) ([]int64, error) {
+	//edge:batch-trees-give-way TestBatcher_PrefixesGiveWay
 	p.reclaim(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()

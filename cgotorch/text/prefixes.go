@@ -71,6 +71,7 @@ func (t *prefixes) pages() int {
 // walk returns the nodes of the first blocks of tokens. For a block that the tree lacks it calls
 // missing with the block's number, and stops if that returns no pages.
 func (t *prefixes) walk(kind int, tokens []int64, missing func(block int) []int64) (chain []*prefixNode) {
+	//edge:batch-kind-of-node TestPrefixes_Beginnings
 	key := prefixKey{kind: kind}
 	for i := range len(tokens) / pageTokens {
 		key.tokens = block(tokens[i*pageTokens:])
@@ -93,6 +94,7 @@ func (t *prefixes) walk(kind int, tokens []int64, missing func(block int) []int6
 
 // insert makes a node, which holds the pages. Behind other nodes its place does not matter yet.
 func (t *prefixes) insert(key prefixKey, pages []int64) *prefixNode {
+	//edge:batch-tree-holds TestPrefixes_Random
 	t.pool.share(pages)
 	n := &prefixNode{key: key, pages: pages}
 	n.place = t.used.PushBack(n)
@@ -134,6 +136,7 @@ func (t *pageTable) adopt(p *pages, chain []*prefixNode, layer int) {
 		for _, n := range chain[t.first:] {
 			t.pages[i] = append(t.pages[i], n.pages[layer+i])
 		}
+		//edge:batch-reader-holds TestPrefixes_Random
 		p.share(t.pages[i])
 	}
 }

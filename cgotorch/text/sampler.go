@@ -121,6 +121,7 @@ func tell(x *cgotorch.Exec, result *cgotorch.Tensor, at int, tokens, logs *cgoto
 // count counts tokens, Int64 [rows], for the penalties. Rows that were passed over have no new one.
 func (s *sampler) count(x *cgotorch.Exec, token, position *cgotorch.Tensor) {
 	token = x.Unsqueeze(token, 1)
+	//edge:batch-counted-once TestBatcher_PenaltiesBesideLong
 	one := x.To(x.GeScalar(x.Unsqueeze(position, 1), 0), cgotorch.Float32)
 	call(x, "aten::scatter_add_", s.seen, 1, token, one).Close()
 	call(x, "aten::scatter_add_", s.made, 1, token, one).Close()

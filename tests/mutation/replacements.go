@@ -5,6 +5,18 @@ package main
 // test would fail for another reason. The statements of edges without a replacement are simply
 // removed.
 var replacements = map[string]string{
+	"batch-close-frees":            "again := b.closing",
+	"batch-counted-once":           "one := x.Ones(cgotorch.Float32, token.Shape()...)",
+	"batch-failed-flights":         "for range n {\n_ = b.flights[0]\n}\n$",
+	"batch-kind-of-node":           "key := prefixKey{}",
+	"batch-last-key-missing":       "b.keep(r, all)",
+	"batch-move-sampler":           "var all []*cgotorch.Tensor",
+	"batch-old-weights":            "b.prefixes.add(b.kind(r), tokens, r.a.c.tables)",
+	"batch-priority":               "return cmp.Or(cmp.Compare(begun(r), begun(s)), r.a.o.Priority-s.a.o.Priority, served(r)-served(s), r.arrived.Compare(s.arrived))",
+	"batch-queue-bound":            "case len(b.waiting) > b.o.Queue:\nreturn nil, serve.ErrQueueFull",
+	"batch-saved-to-its-pages":     "numbers := b.pagesOf(r)\nslices.Reverse(numbers)",
+	"batch-saved-turned-anew":      "if r.running {\nr.saved = b.save(r)\n}",
+	"batch-stays-until-read":       "if r != nil && r.stays {\nb.preempt(r)\n}",
 	"body-leaves-slot-to-dos":      "free := true",
 	"body-records-its-end":         "e.Close()",
 	"close-frees-slab":             "return nil",
