@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -204,7 +205,7 @@ func unmarshalHub(data []byte, to any) error {
 	var field *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &field):
-		return refused("%s is a %s, want %s", field.Field, field.Value, jsonKind(field.Type))
+		return refused("%s is a %s, want %s", cmp.Or(field.Field, "it"), field.Value, jsonKind(field.Type))
 	case err != nil:
 		return refused("it is no JSON object: %v", err)
 	}

@@ -19,7 +19,7 @@ type EncoderOptions struct {
 	// text of Embed. "" means the default prompt of that file, if it has one.
 	Prompt string
 	// Tokens is the largest number of tokens of a batch. A text that has more is a batch of its own.
-	// 0 means 16,384 on CUDA and 4,096 on the CPU.
+	// 0 means 16,384 on CUDA and 2,048 on the CPU.
 	Tokens int
 	// Queue is the largest number of calls that wait, each with any number of texts. 0 means 1,024.
 	Queue int
@@ -65,7 +65,7 @@ type encoding struct {
 func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Encoder, error) {
 	tokens := 16384
 	if !device.IsCUDA() {
-		tokens = 4096
+		tokens = 2048
 	}
 	o.Tokens, o.Queue = cmp.Or(o.Tokens, tokens), cmp.Or(o.Queue, 1024)
 	for _, n := range []struct {
