@@ -49,8 +49,8 @@ type encoding struct {
 	encoderQueue
 }
 
-// OpenEncoder makes an Encoder of a folder as sentence-transformers writes it, or of a snapshot's id
-// as [Open] takes it. It waits for the device. The caller must Close the Encoder.
+// OpenEncoder makes an Encoder of a folder as sentence-transformers writes it, or of a snapshot's
+// id as [Open] takes it. It waits for the device. The caller must Close the Encoder.
 //
 // The folder of a SentenceTransformer has a Transformer, then Pooling, then Normalize and Dense in
 // any order. That of a CrossEncoder, or of a model for sequence classification, has one label.

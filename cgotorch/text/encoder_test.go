@@ -159,7 +159,7 @@ func TestEncoder_Arguments(t *testing.T) {
 	}
 }
 
-// Folders that say something else than the library computes are refused, with the file and the field.
+// Folders that say something else than is computed are refused, with the file and the field.
 func TestOpenEncoder_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, test := range []struct {
