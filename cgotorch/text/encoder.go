@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
@@ -138,10 +139,8 @@ func (e *encoding) makeBidirectional(o EncoderOptions) error {
 	}
 	if c.rank != nil && f.modules == nil {
 		e.ranks = true
-		if f.hub.SentenceTransformer.Activation == nil && f.hub.ScoreActivation == nil {
-			if err := c.rank.scores("activation_fn", f.activation); err != nil {
-				return fmt.Errorf("text: %s: %w", filepath.Join(f.path, "config_sentence_transformers.json"), err)
-			}
+		if err := c.rank.scores("activation_fn", f.activation); err != nil { // it counts more than that of config.json
+			return fmt.Errorf("text: %s: %w", filepath.Join(f.path, "config_sentence_transformers.json"), err)
 		}
 		if f.prompts[f.prompt] != "" {
 			return fmt.Errorf("text: %s: %w", filepath.Join(f.path, "config_sentence_transformers.json"), refused("default_prompt_name is %q, and pairs of texts have no prompt", f.prompt))
@@ -224,7 +223,7 @@ func (e *Encoder) Embed(ctx context.Context, texts []string) ([][]float32, error
 // token, and for a text of too many tokens.
 func (e *Encoder) EmbedTokens(ctx context.Context, texts [][]int64) ([][]float32, error) {
 	return e.call(ctx, "EmbedTokens", false, len(texts), func(i int) (*encoderText, error) {
-		return &encoderText{tokens: texts[i]}, nil
+		return &encoderText{tokens: slices.Clone(texts[i])}, nil // a batch may read them after ctx has ended
 	})
 }
 
