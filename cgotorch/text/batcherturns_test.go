@@ -55,12 +55,7 @@ func turns(t *testing.T, b text.Driven) {
 }
 
 // A request may give its pages up before each of its tokens. Its answer is the same, beside one
-<<<<<<< HEAD
-// that
-// goes on.
-=======
 // that goes on.
->>>>>>> w-mut
 func TestBatcher_PreemptEachToken(t *testing.T) {
 	for name := range configs {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -198,14 +199,23 @@ func jsonKind(t reflect.Type) string {
 	return "a number"
 }
 
+// unmarshalHub reads the fields of a file of Hugging Face's. Errors name the field.
+func unmarshalHub(data []byte, to any) error {
+	err := json.Unmarshal(data, to)
+	var field *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &field):
+		return refused("%s is a %s, want %s", cmp.Or(field.Field, "it"), field.Value, jsonKind(field.Type))
+	case err != nil:
+		return refused("it is no JSON object: %v", err)
+	}
+	return nil
+}
+
 func parseDecoderConfig(data []byte) (*decoderConfig, error) {
 	var h hubConfig
-	if err := json.Unmarshal(data, &h); err != nil {
-		var field *json.UnmarshalTypeError
-		if errors.As(err, &field) {
-			return nil, refused("%s is a %s, want %s", field.Field, field.Value, jsonKind(field.Type))
-		}
-		return nil, refused("it is no JSON object: %v", err)
+	if err := unmarshalHub(data, &h); err != nil {
+		return nil, err
 	}
 	f, ok := families[h.ModelType]
 	if !ok {

@@ -52,6 +52,20 @@
 // [Model.Forward] is the whole pass without a cache, for training. The model's Weights are its
 // parameters, and [Model.Save] writes a folder that transformers reads.
 //
+// # Encoders of sentences
+//
+// [OpenEncoder] makes an [Encoder] of a folder as sentence-transformers writes it. It makes vectors
+// of texts, or scores of pairs if the folder has a cross-encoder:
+//
+//	e, err := text.OpenEncoder(cgotorch.CUDA(0), "all-MiniLM-L6-v2", text.EncoderOptions{})
+//	…
+//	defer e.Close()
+//	vectors, err := e.Embed(ctx, []string{"Where do streams end?", "At an event."})
+//
+// Any number of goroutines may call it. Their texts become batches together, which are bounded by
+// tokens and hold no padding. The families bert, roberta, xlm-roberta, mpnet and modernbert are
+// known, and the decoders above. The numbers are those of sentence-transformers 6.2.
+//
 // # The Switch Transformer
 //
 // The Switch Transformer is an encoder and a decoder. Some of their blocks route each token to

@@ -90,3 +90,14 @@ func ExampleSwitch_Generate() {
 	}))
 	// Output: An expert is a small network that sees only the tokens that are sent to it.
 }
+
+func ExampleEncoder_Rank() {
+	const folder = "../../tests/parity/encoders/testdata/cross-bert" // a tiny model of random weights
+	e, err := text.OpenEncoder(cgotorch.CPU, folder, text.EncoderOptions{})
+	cgotorch.Check(err)
+	defer e.Close()
+	scores, err := e.Rank(context.Background(), "when does the tide turn?", []string{"A boat.", "The tide turns."})
+	cgotorch.Check(err)
+	fmt.Printf("%.3f", scores)
+	// Output: [0.427 0.402]
+}

@@ -175,3 +175,33 @@ func (m *Model) NewEarlyBatcher(o BatcherOptions) (*Batcher, error) {
 	}
 	return b, err
 }
+
+// Occupy takes places of the queue, as calls do whose texts become tokens.
+func (e *Encoder) Occupy(calls int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.coming += calls
+}
+
+// Stream returns the stream of the batches.
+func (e *Encoder) Stream() *cgotorch.Stream { return e.stream }
+
+// Waiting returns how many calls wait for a batch.
+func (e *Encoder) Waiting() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.waiting)
+}
+
+// Pack reports how many products have weights in oneDNN's order, and how many there are.
+func (e *Encoder) Pack() (packed, all int) {
+	for _, p := range e.weights.products {
+		if p.packed != nil {
+			packed++
+		}
+	}
+	return packed, len(e.weights.products)
+}
+
+// Bucket is the number of the bias of a distance, as MPNet has it.
+func Bucket(distance int) int64 { return bucket(distance, 32) }

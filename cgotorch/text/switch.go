@@ -15,8 +15,8 @@ type Switch struct {
 	Config SwitchConfig `state:"-"`
 
 	Shared  *nn.Embedding // [vocab_size, d_model]
-	Encoder *Encoder
-	Decoder *Decoder
+	Encoder *SwitchEncoder
+	Decoder *SwitchDecoder
 	LMHead  *nn.Linear // [vocab_size, d_model]
 }
 

@@ -30,7 +30,7 @@ func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 		refuse(x, "text.LoadSwitch", "Slots is %d, want 0 or more", o.Slots)
 	}
 	x = plain(x)
-	m := &Switch{Config: config, Encoder: &Encoder{}, Decoder: &Decoder{}}
+	m := &Switch{Config: config, Encoder: &SwitchEncoder{}, Decoder: &SwitchDecoder{}}
 	made := false
 	defer func() {
 		if !made {
@@ -50,12 +50,12 @@ func newSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	m.Encoder.EmbedTokens, m.Encoder.FinalLayerNorm, m.Encoder.config = embed(), b.norm(), c
 	m.Encoder.held = b.hold(c.NumLayers, c.sparseEncoder, 0)
 	for i := range c.NumLayers {
-		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
+		m.Encoder.Block = append(m.Encoder.Block, &SwitchEncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
 	}
 	m.Decoder.EmbedTokens, m.Decoder.FinalLayerNorm, m.Decoder.config = embed(), b.norm(), c
 	m.Decoder.held = b.hold(c.NumDecoderLayers, c.sparseDecoder, o.Slots)
 	for i := range c.NumDecoderLayers {
-		m.Decoder.Block = append(m.Decoder.Block, &DecoderBlock{
+		m.Decoder.Block = append(m.Decoder.Block, &SwitchDecoderBlock{
 			Attention: b.selfAttention(i == 0),
 			Cross:     &crossAttention{EncDecAttention: b.attention(false), LayerNorm: b.norm()},
 			FF:        b.feedForward(c.sparseDecoder(i)),

@@ -53,9 +53,9 @@ type stepCache struct {
 
 // NewCache makes a cache on x's device, for Batch sequences. For each block the cache has room
 // for Capacity keys and values, and for Source keys and values of the cross-attention. A key or
-// value has heads*d_kv elements of the model's dtype. Call [Decoder.Start] before the first step.
-// NewCache does not wait for the device. The caller must Close the cache. NewCache fails with
-// [cgotorch.ErrInvalidArgument] for an option below 0.
+// value has heads*d_kv elements of the model's dtype. Call [SwitchDecoder.Start] before the first
+// step. NewCache does not wait for the device. The caller must Close the cache. NewCache fails
+// with [cgotorch.ErrInvalidArgument] for an option below 0.
 func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	const where = "Switch.NewCache"
 	for _, n := range []struct {

@@ -5,19 +5,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Decoder maps the tokens so far and the encoder's result to hidden states, from which the head
-// computes the logits of the next token.
-type Decoder struct {
+// SwitchDecoder maps the tokens so far and the encoder's result to hidden states, from which the
+// head computes the logits of the next token.
+type SwitchDecoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
-	Block          []*DecoderBlock
+	Block          []*SwitchDecoderBlock
 	FinalLayerNorm *rmsNorm
 
 	held   *heldExperts `state:"-"` // nil if the experts lie on the device
 	config *SwitchConfig
 }
 
-// DecoderBlock has three layers. The method `attend` of the decoder runs the first two.
-type DecoderBlock struct {
+// SwitchDecoderBlock has three layers. The method `attend` of the decoder runs the first two.
+type SwitchDecoderBlock struct {
 	Attention *selfAttention  `state:"layer.0"`
 	Cross     *crossAttention `state:"layer.1"`
 	FF        *FeedForward    `state:"layer.2"`
@@ -27,7 +27,7 @@ type DecoderBlock struct {
 // d_model]. A token does not see the tokens after it. `encoded` [batch, source, d_model] is the
 // result of [Switch.Encode]. `mask` [batch, source] is 0 at padding. A nil `mask` means that there
 // is no padding.
-func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *SwitchDecoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Switch.Logits"
 	x = plain(x)
 	wantIDs(x, where, ids, nil)
@@ -51,13 +51,13 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 	})
 }
 
-func (m *Decoder) biases() *nn.Embedding {
+func (m *SwitchDecoder) biases() *nn.Embedding {
 	return m.Block[0].Attention.SelfAttention.RelativeAttentionBias
 }
 
 // remember returns the keys and values of the block's cross-attention, [batch, heads, source,
 // d_kv]. `encoded` is the result of [Switch.Encode].
-func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
+func (b *SwitchDecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
 	a := b.Cross.EncDecAttention
 	return a.split(x, a.K.Forward(x, encoded)), a.split(x, a.V.Forward(x, encoded))
 }

@@ -5,25 +5,25 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Encoder maps tokens to hidden states.
-type Encoder struct {
+// SwitchEncoder maps tokens to hidden states.
+type SwitchEncoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
-	Block          []*EncoderBlock
+	Block          []*SwitchEncoderBlock
 	FinalLayerNorm *rmsNorm
 
 	held   *heldExperts `state:"-"` // nil if the experts lie on the device
 	config *SwitchConfig
 }
 
-// EncoderBlock has two layers: self-attention and feed-forward.
-type EncoderBlock struct {
+// SwitchEncoderBlock has two layers: self-attention and feed-forward.
+type SwitchEncoderBlock struct {
 	Attention *selfAttention `state:"layer.0"`
 	FF        *FeedForward   `state:"layer.1"`
 }
 
 // forward maps `ids`, Int64 [batch, n], to [batch, n, d_model]. `mask` [batch, n], of any dtype, is
 // 0 at padding. A nil `mask` means that there is no padding.
-func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *SwitchEncoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := m.begin(x, ids, mask)
 		for _, block := range m.Block {
@@ -44,7 +44,7 @@ func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 // begin returns `hidden` [batch, n, d_model], the embeddings of `ids`. It also returns `bias`
 // [batch, heads, n, n], which the attentions add to the scores. If `mask` is nil, the shape
 // of `bias` is [1, heads, n, n]. See [Switch.Encode] for `ids` and `mask`.
-func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
+func (m *SwitchEncoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
 	const where = "Switch.Encode"
 	x = plain(x)
 	wantIDs(x, where, ids, mask)

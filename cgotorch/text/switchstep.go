@@ -13,8 +13,8 @@ import (
 // tokens than the cache's Source, Start pads the rest. Start fails with
 // [cgotorch.ErrInvalidArgument] if `encoded` has more tokens than Source. It fails in the same
 // way if the batch of `encoded` is not the Batch of the cache.
-func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
-	const where = "Decoder.Start"
+func (m *SwitchDecoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
+	const where = "SwitchDecoder.Start"
 	x = plain(x)
 	wantEncoded(x, where, encoded, mask, int64(c.o.Batch))
 	source := encoded.Shape()[1]
@@ -57,7 +57,7 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 // d_model], the embeddings of the tokens. It also returns `bias` [batch*heads, 1, capacity],
 // which the method `attend` adds to the scores. It fails with [cgotorch.ErrInvalidArgument] if the
 // cache is full. If the step was captured, its launch fails with that error.
-func (m *Decoder) begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
+func (m *SwitchDecoder) begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
 	const where = "Switch.Step"
 	x = plain(x)
 	x.EachLaunch(func(x *cgotorch.Exec) {
@@ -76,7 +76,7 @@ func (m *Decoder) begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tens
 
 // attend runs both attentions of a block on `hidden` [batch, d_model]. Blocks are counted from 0.
 // It stores the block's keys and values in the cache.
-func (m *Decoder) attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *SwitchDecoder) attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	b := m.Block[block]
 	return x.Tidy(func() *cgotorch.Tensor {

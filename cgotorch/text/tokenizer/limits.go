@@ -87,6 +87,17 @@ func (t *Tokenizer) readPadding(data json.RawMessage, field string) error {
 	return nil
 }
 
+// Limit returns a Tokenizer of the same rules that cuts rows to `length` tokens, with those around
+// the texts, and fills none up. Of a pair the longer text is cut first. The file's fields
+// truncation and padding do not count, except for the end that is cut off. A row never has fewer
+// tokens than stand around the texts.
+func (t *Tokenizer) Limit(length int) *Tokenizer {
+	limited := *t
+	limited.truncation = truncation{Length: &length, Strategy: "LongestFirst", Direction: t.truncation.Direction}
+	limited.padding = nil
+	return &limited
+}
+
 // errTooLong is the error of a pair of texts of which only one may be cut.
 var errTooLong = errors.New("the text that may not be cut is too long")
 

@@ -72,3 +72,25 @@ func TestPattern_Refused(t *testing.T) {
 		}
 	}
 }
+
+// A Tokenizer with a limit cuts at the end that the file names, and fills nothing up.
+func TestTokenizer_Limit(t *testing.T) {
+	file := strings.Replace(pairs, `"truncation":null,"padding":null`, `"truncation":{"max_length":2,"stride":0,"strategy":"OnlyFirst","direction":"Left"},
+"padding":{"strategy":{"Fixed":9},"direction":"Left","pad_to_multiple_of":null,"pad_id":0,"pad_type_id":7,"pad_token":"?"}`, 1)
+	of := must.Get(parse([]byte(file)))(t)
+	for _, test := range []struct {
+		length     int
+		single, of []int64
+	}{{5, []int64{4, 2, 3, 1, 2}, []int64{1, 2, 4, 3, 2}}, {1, []int64{4}, []int64{4}}, {0, []int64{4}, []int64{4}}, {9, []int64{4, 1, 2, 3, 1, 2}, []int64{1, 2, 3, 1, 2, 4, 3, 2}}} {
+		tokens := of.Limit(test.length)
+		if got := tokens.Encode("abcab"); !slices.Equal(got, test.single) {
+			t.Errorf("of %d tokens: got %v, want %v", test.length, got, test.single)
+		}
+		if got, _, err := tokens.EncodePair("abcab", "cb"); !slices.Equal(got, test.of) || err != nil {
+			t.Errorf("a pair of %d tokens: got %v (%v), want %v", test.length, got, err, test.of)
+		}
+	}
+	if got, want := of.Encode("abcab"), []int64{0, 0, 0, 0, 0, 0, 0, 4, 2}; !slices.Equal(got, want) {
+		t.Errorf("the file's own row is %v, want %v", got, want)
+	}
+}

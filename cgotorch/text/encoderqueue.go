@@ -1,0 +1,264 @@
+package text
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
+)
+
+// encoderQueue has the calls of an Encoder that wait.
+type encoderQueue struct {
+	mu      sync.Mutex
+	most    int            // calls that wait
+	coming  int            // calls whose texts become tokens now
+	waiting []*encoderCall // that have texts in no batch yet
+	closed  bool
+	news    chan struct{}
+	ended   chan struct{} // closed at the end of the loop
+	once    sync.Once
+	freed   error
+}
+
+// encoderCall is one call of Embed, EmbedTokens or Rank.
+type encoderCall struct {
+	texts []*encoderText // in no batch yet; the last one comes next
+	left  int            // texts without a result
+	err   error
+	done  chan struct{} // closed with the last result, or with the error
+}
+
+// encoderText is a text of a call.
+type encoderText struct {
+	of     *encoderCall
+	tokens []int64
+	kinds  []int64 // types of the tokens; nil means that all are 0
+	out    []float32
+}
+
+func newEncoderQueue(most int) encoderQueue {
+	return encoderQueue{most: most, news: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// call computes texts. `text` returns the tokens of a text.
+func (e *encoding) call(ctx context.Context, where string, ranks bool, count int, text func(i int) (*encoderText, error)) ([][]float32, error) {
+	rows, err := e.compute(ctx, ranks, count, text)
+	if err != nil {
+		return nil, fmt.Errorf("text: %s: %w", where, err)
+	}
+	return rows, nil
+}
+
+func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func(i int) (*encoderText, error)) ([][]float32, error) {
+	switch {
+	case ranks && !e.ranks:
+		return nil, refused("the model makes vectors and no scores: call Embed")
+	case !ranks && e.ranks:
+		return nil, refused("the model makes scores of pairs and no vectors: call Rank")
+	}
+	if err := e.enter(ctx); err != nil {
+		return nil, err
+	}
+	c := &encoderCall{left: count, done: make(chan struct{})}
+	err := func() error {
+		for i := range count {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			t, err := text(i)
+			if err == nil {
+				err = e.check(t)
+			}
+			if err != nil {
+				return fmt.Errorf("text %d: %w", i, err)
+			}
+			t.of = c
+			c.texts = append(c.texts, t)
+		}
+		return nil
+	}()
+	all := c.texts
+	c.texts = slices.SortedStableFunc(slices.Values(all), func(s, t *encoderText) int { return cmp.Compare(len(s.tokens), len(t.tokens)) })
+	if err := e.submit(c, err); err != nil || count == 0 {
+		return nil, err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		e.leave(c)
+		return nil, context.Cause(ctx)
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	rows := make([][]float32, count)
+	for i, t := range all {
+		rows[i] = t.out
+	}
+	return rows, nil
+}
+
+// check refuses tokens that the model cannot take.
+func (e *encoding) check(t *encoderText) error {
+	n := len(t.tokens)
+	switch {
+	case n == 0:
+		return refused("it has no tokens")
+	case n > e.limit:
+		return refused("it has %d tokens, and the model takes %d", n, e.limit)
+	case slices.Min(t.tokens) < 0 || slices.Max(t.tokens) >= int64(e.vocab):
+		return refused("its ids are %d to %d, and the model's tokens 0 to %d", slices.Min(t.tokens), slices.Max(t.tokens), e.vocab-1)
+	case t.kinds != nil && slices.Max(t.kinds) >= int64(e.kinds):
+		return refused("tokenizer.json gives tokens the type %d, and type_vocab_size of config.json is %d", slices.Max(t.kinds), e.kinds)
+	}
+	return nil
+}
+
+// enter takes a place in the queue, before anything is done for a call.
+func (e *encoding) enter(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch waiting := e.coming + len(e.waiting); {
+	case e.closed:
+		return fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed)
+	case waiting >= e.most:
+		return fmt.Errorf("%d calls wait: %w", waiting, serve.ErrQueueFull)
+	}
+	e.coming++
+	return nil
+}
+
+// submit puts a call into its place, or gives the place back if err is not nil.
+func (e *encoding) submit(c *encoderCall, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.coming--
+	if err == nil && e.closed {
+		err = fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed)
+	}
+	if err == nil && len(c.texts) > 0 {
+		e.waiting = append(e.waiting, c)
+		e.wake()
+	}
+	return err
+}
+
+// leave takes a call out of the queue.
+func (e *encoding) leave(c *encoderCall) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting = slices.DeleteFunc(e.waiting, func(other *encoderCall) bool { return other == c })
+}
+
+func (q *encoderQueue) wake() {
+	select {
+	case q.news <- struct{}{}:
+	default:
+	}
+}
+
+// shut refuses new calls, and ends those that wait.
+func (q *encoderQueue) shut() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for _, c := range q.waiting {
+		c.fail(fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed))
+	}
+	q.waiting = nil
+	q.wake()
+}
+
+// fail ends a call, unless it has ended. The caller holds the queue's lock.
+func (c *encoderCall) fail(err error) {
+	if c.err == nil && c.left > 0 {
+		c.err = err
+		close(c.done)
+	}
+}
+
+// loop computes batches until the queue is closed.
+func (e *encoding) loop() {
+	defer close(e.ended)
+	for {
+		texts, closed := e.take()
+		switch {
+		case len(texts) > 0:
+			e.answer(texts)
+		case closed:
+			return
+		default:
+			<-e.news
+		}
+	}
+}
+
+// take takes a batch out of the queue, one text of each call in turn. The texts are ordered by
+// length, the longest first.
+func (e *encoding) take() (texts []*encoderText, closed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for tokens := 0; len(e.waiting) > 0; {
+		c := e.waiting[0]
+		last := len(c.texts) - 1
+		t := c.texts[last]
+		if tokens += len(t.tokens); tokens > e.batch && len(texts) > 0 {
+			break
+		}
+		texts, c.texts, e.waiting = append(texts, t), c.texts[:last], e.waiting[1:]
+		if last > 0 {
+			e.waiting = append(e.waiting, c)
+		}
+	}
+	slices.SortStableFunc(texts, func(s, t *encoderText) int { return len(t.tokens) - len(s.tokens) })
+	return texts, e.closed
+}
+
+// answer computes a batch, and tells the callers. If that fails, each text is computed alone, so
+// that a call fails for its own texts only.
+func (e *encoding) answer(texts []*encoderText) {
+	rows, err := e.run(texts)
+	if err != nil && len(texts) > 1 && !errors.Is(err, cgotorch.ErrDeviceLost) {
+		for i := range texts {
+			e.answer(texts[i : i+1])
+		}
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, t := range texts {
+		if err != nil {
+			t.of.fail(err)
+			e.waiting = slices.DeleteFunc(e.waiting, func(c *encoderCall) bool { return c == t.of })
+			continue
+		}
+		t.out = rows[i]
+		if t.of.left--; t.of.left == 0 && t.of.err == nil {
+			close(t.of.done)
+		}
+	}
+}
+
+// run computes a batch. It waits for the device.
+func (e *encoding) run(texts []*encoderText) (rows [][]float32, err error) {
+	err = e.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		b := newEncoderBatch(texts)
+		out := e.head.forward(x, b, e.net.hidden(x, b))
+		numbers := cgotorch.ToSlice[float32](x, out)
+		n := len(numbers) / len(texts)
+		for i := range texts {
+			rows = append(rows, numbers[i*n:(i+1)*n:(i+1)*n])
+		}
+		return nil
+	})
+	return rows, err
+}
