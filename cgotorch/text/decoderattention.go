@@ -42,8 +42,8 @@ const (
 )
 
 // mixBySplits is mixByFlash for rows that all see the first v.past keys. Each split of these keys
-// is a sequence of its own, whose queries are the rows. The results are added by their shares of the
-// softmax.
+// is a sequence of its own, whose queries are the rows. The results are added by their shares of
+// the softmax.
 func (d *decoder) mixBySplits(x *cgotorch.Exec, l *decoderLayer, query, key, value *cgotorch.Tensor, v *cacheView) *cgotorch.Tensor {
 	rows, heads, head := int64(v.rows), int64(d.c.heads), int64(d.c.head)
 	n := (v.past + splitKeys - 1) / splitKeys
