@@ -109,7 +109,9 @@ func TestBatcher_NaN(t *testing.T) {
 		o := text.GenerateOptions{MaxTokens: 20, Greedy: true, Bias: map[int64]float64{59: -1e4}, IgnoreEnd: true}
 		for _, early := range []bool{false, true} {
 			for at := range 8 {
-				driven(t, m, text.BatcherOptions{MaxBatch: 2, Piece: 32}, early, func(b text.Driven) {
+				driven(t, m, text.BatcherOptions{MaxBatch: 3, Piece: 32}, early, func(b text.Driven) {
+					must.Get(b.Ask(t.Context(), []int64{9, 8, 7}, o))(t) // beside it, prompts go in pieces
+					b.Turn()
 					first := must.Get(b.Ask(t.Context(), bad, o))(t)
 					for range at {
 						b.Turn()
