@@ -80,7 +80,9 @@ func (a *attentionRows) attend(memory *Tensor, blocks int64, edge string, rows .
 	}
 	arrived := x.Zeros(Int32, 8*a.keyHeads*int64(len(rows))+3*int64(len(rows)/2))
 	scale := 1 / math.Sqrt(float64(memory.Shape()[4]))
-	out := x.Call1("streamtorch::token_attention", of(a.qkv), a.queryNorm, a.keyNorm, 1e-6, a.offset, of(a.cos), of(a.sin), of(a.position), memory, table, of(a.before),
+	qkv, cos, sin, position, before := of(a.qkv), of(a.cos), of(a.sin), of(a.position), of(a.before)
+	ToSlice[int64](x, before) // waits for all of them, because the kernel reads some early
+	out := x.Call1("streamtorch::token_attention", qkv, a.queryNorm, a.keyNorm, 1e-6, a.offset, cos, sin, position, memory, table, before,
 		a.sinks, a.heads, a.window, scale, a.cap, arrived, edge)
 	if slices.ContainsFunc(ToSlice[int32](x, arrived), func(v int32) bool { return v != 0 }) {
 		panic("token_attention leaves a count in arrived")

@@ -18,19 +18,22 @@ import (
 // BatcherOptions are the options of [Model.NewBatcher]. The zero value is good for a service.
 type BatcherOptions struct {
 	// MaxBatch is the largest number of answers that are computed beside each other, up to 1,024. 0
-	// means 64. Each has its own device memory for logits and sampling from NewBatcher on: about 17
-	// bytes for each token of the vocabulary.
+	// means 64. Each has its own device memory from NewBatcher on: about 13 bytes for each token of
+	// the vocabulary, and 16 bytes a layer for each 16 tokens of the context. A step takes memory for
+	// the logits of all of them.
 	MaxBatch int
 	// Queue is the number of waiting requests from which on new ones are refused. 0 means 16 times
 	// MaxBatch.
 	Queue int
 	// Piece is the number of tokens of prompts that are computed between two steps of answers. It
 	// bounds what a long prompt adds to their time. It is a multiple of 16. 0 means 256. Up to 16
-	// times as many are computed where more prompts wait than answers go on. Where no answer goes
-	// on, they are 2,048, or 512 without flash attention.
+	// times as many are computed where more prompts wait than answers go on, and fewer where a prompt
+	// is long already. Where no answer goes on, they are 2,048, or 512 without flash attention. More
+	// than that is never computed at once.
 	Piece int
 	// Reproducible makes the bits of an answer independent of what is computed beside it, and of
-	// preemptions. They still depend on the options of the Batcher and of the model. Each step then
+	// preemptions. They still depend on the options of the Batcher and of the model. They also change
+	// if page-locked memory for the pages of a preempted answer is refused. Each step then
 	// has the size of MaxBatch rows and of the longest context. The CPU computes rows one after
 	// another. Prompts go in pieces of Piece tokens. Only whole pieces of prompts are shared, and
 	// nothing of answers.
@@ -50,8 +53,8 @@ type BatcherOptions struct {
 // than those of one: see BatcherOptions.Reproducible. Random numbers depend on the seed of a
 // request and the position of a token alone.
 //
-// Conversations of the model may run beside a Batcher, and take their turns on the stream. They do
-// not get the pages that a Batcher keeps for prefixes: see BatcherStats.PrefixPages.
+// Conversations of the model may run beside a Batcher, and take their turns on the stream. They get
+// pages that a Batcher keeps for prefixes, and not those of its requests.
 type Batcher struct {
 	m       *Model
 	o       BatcherOptions
@@ -165,7 +168,7 @@ func (m *Model) mostTokens() int {
 // It fails with [serve.ErrQueueFull] at once if too many requests wait. It fails with the cause of
 // ctx when ctx ends, and with [cgotorch.ErrClosed] after Close. It fails for bad arguments as
 // Conversation.Generate does, and if the whole cache has no room for the prompt. A device that
-// fails ends all requests that have begun.
+// fails ends all requests that have a seat.
 func (b *Batcher) Generate(ctx context.Context, prompt []int64, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		if err := b.generate(ctx, prompt, o, yield); err != nil {

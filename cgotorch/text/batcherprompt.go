@@ -158,7 +158,12 @@ func (b *Batcher) begin(r *request, tokens []int64) bool {
 		if other == nil || other == r || other.running || other.rest == nil || other.a.c.long != c.long {
 			continue
 		}
-		if equal(tokens[:len(tokens)-1], other.a.prompt) >= len(chain)*pageTokens+worth {
+		common := equal(tokens[:len(tokens)-1], other.a.prompt)
+		if b.o.Reproducible {
+			common -= common % b.o.Piece
+		}
+		// A short question does not wait for a prompt that takes longer than the beginning is worth.
+		if common >= len(chain)*pageTokens+worth && other.unmade() <= 4*common {
 			return false
 		}
 	}

@@ -27,7 +27,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // each row sees. A single token goes the same way where the kernels of a token do not take the
 // model.
 //
-// All edges are full, because LibTorch's kernels declare nothing. Experts take one product for all
+// Edges are full, because LibTorch's kernels declare nothing. Experts take one product for all
 // rows that pick them. In a step the kernels of a token compute them row by row if the step is
 // reproducible, if they lie in slots, or if LibTorch has no such product. A row of a step whose
 // position is below 0 is passed over: it writes neither pages nor a token.

@@ -14,8 +14,8 @@ import (
 //
 // A node stands for a block of pageTokens tokens behind its parent. It has the block's pages in all
 // layers, and holds each of them. A node is found by its parent, its kind and its tokens, which a
-// Go map compares. Kinds differ where equal tokens have other keys: by the rotations of a long
-// sequence, the version of the weights, and how the keys were computed.
+// Go map compares. Kinds differ where equal tokens have other keys, as the rotations of a long
+// sequence make them. The tree is cleared where all keys change, as with new weights.
 //
 // A conversation adds its whole blocks. It has given away the early pages of a span with a window.
 // Such a block becomes no node. Later blocks become nodes only if the tree has all earlier ones,
@@ -23,8 +23,7 @@ import (
 //
 // Nobody writes a page that others hold, so that pages are never copied. Chains have whole blocks,
 // and a new token lies behind them. The last token of a prompt is always computed again, so a
-// prompt looks for all its tokens but the last. A conversation that goes back into a shared block
-// goes back to the block's beginning: see [pageTable.whole].
+// prompt looks for all its tokens but the last.
 //
 // The list of nodes has those first that were used last, and each parent before its children. So
 // eviction walks it once from its end, and meets a child before its parent becomes a leaf.
