@@ -82,7 +82,7 @@ func (b *Batcher) ready(long bool) (rows []*request, f features, err error) {
 	for _, r := range b.byAge(true) {
 		c := r.a.c
 		at := len(r.a.prompt) + len(r.a.made) + r.flights - 1 // the position of the token that the step begins with
-		if r.seat < 0 || c.long != long || r.stays || len(r.a.made)+r.flights >= r.a.most {
+		if c.long != long || r.stays || len(r.a.made)+r.flights >= r.a.most {
 			continue
 		}
 		//edge:batch-long-computed-again TestBatcher_Answers
@@ -102,11 +102,6 @@ func (b *Batcher) ready(long bool) (rows []*request, f features, err error) {
 		rows[r.seat] = r
 		b.b.place(r.seat, int64(at))
 		f, greedy = f.with(r.a.f), greedy || r.a.o.Greedy
-	}
-	for i, r := range rows { // an older one may have taken its pages
-		if r != nil && (r.seat != i || !r.running) {
-			rows[i] = nil
-		}
 	}
 	f.top = f.top || f.draw && greedy
 	return rows, f, nil
