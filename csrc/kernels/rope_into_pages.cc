@@ -15,11 +15,7 @@
 // rotations are in float32. A position that the table has not reads other memory: the device does
 // not check it. On the CPU, and for float64, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/rms_norm.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -28,6 +24,7 @@
 #include <tuple>
 
 #include "core/device.h"
+#include "kernels/heads.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/variants.h"
@@ -36,7 +33,7 @@ namespace ct {
 namespace {
 
 constexpr char kOperator[] = "streamtorch::rope_into_pages";
-constexpr int64_t kPage = 16, kMostHead = 256;
+constexpr int64_t kMostHead = 256;
 
 // The text is compiled for one set of these macros:
 //
@@ -163,49 +160,15 @@ struct Rope {
   float offset;
 };
 
-struct Inputs {
-  const at::Tensor& qkv;
-  Optional query_norm;
-  Optional key_norm;
-  double eps;
-  bool offset;
-  const at::Tensor& cos;
-  const at::Tensor& sin;
-  const at::Tensor& position;
-  const at::Tensor& memory;
-  const at::Tensor& table;
-  const at::Tensor& before;
-  int64_t heads;
-
-  int64_t rows() const { return position.numel(); }
-  int64_t head() const { return memory.size(4); }
-  int64_t key_heads() const { return memory.size(2); }
-  int64_t turned() const { return cos.size(-1); }
-  int norm() const { return !is_defined(query_norm) ? 0 : query_norm->numel() == head() ? 1 : 2; }
-
-  void check(const at::Tensor& t, const char* name, int64_t elements, at::ScalarType dtype) const {
-    TORCH_CHECK(t.numel() == elements && t.scalar_type() == dtype && t.device() == memory.device() && t.is_contiguous(), kOperator, ": ", name, " is ",
-                t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", elements, " contiguous elements of ", dtype, " on ", memory.device());
-  }
-
+struct Inputs : HeadInputs {
   void check() const {
-    TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous() &&
-                    at::isFloatingType(memory.scalar_type()),
-                kOperator, ": memory is ", memory.scalar_type(), " ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head] of a floating dtype");
+    check_memory();
     TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, cos, sin, memory}), kOperator, ": it has no gradient: call it in NoGrad");
-    const at::ScalarType wide = memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     TORCH_CHECK(heads > 0 && rows() > 0, kOperator, ": there are ", heads, " heads and ", rows(), " rows, want one at least");
-    check(qkv, "qkv", rows() * (heads + 2 * key_heads()) * head(), memory.scalar_type());
-    TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
-    if (norm() != 0) {
-      check(*query_norm, "query_norm", norm() == 1 ? head() : heads * head(), wide);
-      check(*key_norm, "key_norm", norm() == 1 ? head() : key_heads() * head(), wide);
-    }
-    TORCH_CHECK(cos.dim() > 0 && turned() % 2 == 0 && turned() <= head(), kOperator, ": cos is ", cos.sizes(), ", want an even number of elements up to ", head());
-    check(cos, "cos", rows() * turned(), wide);
-    check(sin, "sin", rows() * turned(), wide);
-    check(position, "position", rows(), at::kLong);
-    check(before, "before", 1, at::kLong);
+    HeadInputs::check(qkv, "qkv", rows() * (heads + 2 * key_heads()) * head(), memory.scalar_type());
+    check_norms_and_turns();
+    HeadInputs::check(position, "position", rows(), at::kLong);
+    HeadInputs::check(before, "before", 1, at::kLong);
     TORCH_CHECK(table.dim() == 2 && table.size(0) == 2 && table.size(1) > 0 && table.stride(1) == 1 && table.scalar_type() == at::kLong && table.device() == memory.device(),
                 kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [2, blocks] of ", at::kLong, " on ", memory.device(),
                 ", without gaps in a row");
@@ -223,20 +186,9 @@ void check_numbers(const at::Tensor& numbers, int64_t count, const char* what) {
 
 at::Tensor by_operators(const Inputs& of) {
   const int64_t rows = of.rows(), head = of.head(), key_heads = of.key_heads();
-  const at::ScalarType dtype = of.memory.scalar_type(), wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = of.memory.scalar_type();
   const at::Tensor qkv = of.qkv.view({rows, -1, head});
-  // Returns queries or keys [rows, count, HEAD], normed and rotated.
-  const auto made = [&](int64_t from, int64_t count, Optional norm) {
-    at::Tensor t = qkv.narrow(1, from, count).to(wide);
-    if (is_defined(norm)) {
-      const at::Tensor weight = of.offset ? at::add(norm->view({-1}), 1) : norm->view({-1});
-      t = at::rms_norm(t.reshape({rows, -1, weight.numel()}), {weight.numel()}, weight, of.eps).view({rows, count, head});
-    }
-    const at::Tensor turns = t.narrow(2, 0, of.turned());
-    const at::Tensor partner = turns.roll({of.turned() / 2}, {2});
-    const at::Tensor turned = at::add(at::mul(turns, of.cos.view({rows, 1, -1})), at::mul(partner, of.sin.view({rows, 1, -1})));
-    return at::cat({turned, t.narrow(2, of.turned(), head - of.turned())}, 2).to(dtype);
-  };
+  const auto made = [&](int64_t from, int64_t count, Optional norm) { return of.normed_and_rotated(qkv.narrow(1, from, count).to(of.wide()), norm).to(dtype); };
   const at::Tensor places = of.position.view({-1}).sub(of.before.view({-1})).sub(1);
   const at::Tensor blocks = places.div(kPage, "floor"), within = places.remainder(kPage);
   check_numbers(blocks, of.table.size(1), "blocks of the table");
@@ -253,7 +205,7 @@ at::Tensor by_operators(const Inputs& of) {
 
 at::Tensor rope_into_pages(const at::Tensor& qkv, Optional query_norm, Optional key_norm, double eps, bool offset, const at::Tensor& cos, const at::Tensor& sin,
                            const at::Tensor& position, const at::Tensor& memory, const at::Tensor& table, const at::Tensor& before, int64_t heads) {
-  const Inputs of{qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, heads};
+  const Inputs of{{kOperator, qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, heads}};
   of.check();
   const at::ScalarType dtype = memory.scalar_type();
   if (!memory.is_cuda() || dtype == at::kDouble || of.head() > kMostHead) return by_operators(of);

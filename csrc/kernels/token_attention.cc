@@ -23,12 +23,10 @@
 // whose position is below 0 are padded: they write no key and no value, and their results are
 // zeros. The kernel: token_attention_cuda.h. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
@@ -43,6 +41,7 @@
 
 #include "core/device.h"
 #include "kernels/edges.h"
+#include "kernels/heads.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/token_attention_cuda.h"
@@ -53,73 +52,36 @@ namespace ct {
 namespace {
 
 constexpr char kOperator[] = "streamtorch::token_attention";
-constexpr int64_t kPage = 16, kMostHead = 256, kMostGroup = 8;
+constexpr int64_t kMostHead = 256, kMostGroup = 8;
 constexpr int kLeastWarps = 4;  // of a block
 
-enum Norm : int { kNoNorm, kOfEachHead, kOfAllHeads };  // token_attention_cuda.h has the same numbers
-
-struct Inputs {
-  const at::Tensor& qkv;
-  Optional query_norm;
-  Optional key_norm;
-  double eps;
-  bool offset;
-  const at::Tensor& cos;
-  const at::Tensor& sin;
-  const at::Tensor& position;
-  const at::Tensor& memory;
-  const at::Tensor& table;
-  const at::Tensor& before;
+struct Inputs : HeadInputs {
   Optional sinks;
-  int64_t heads;
   int64_t window;
   double scale;
   double cap;
   const at::Tensor& arrived;
 
-  int64_t head() const { return memory.size(4); }
-  int64_t key_heads() const { return memory.size(2); }
-  int64_t rows() const { return position.numel(); }
   int64_t blocks() const { return table.size(-1); }
-  at::ScalarType wide() const { return memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
-  int64_t turned() const { return cos.size(-1); }
-  Norm norm() const { return !is_defined(query_norm) ? kNoNorm : query_norm->numel() == head() ? kOfEachHead : kOfAllHeads; }
-
-  // Throws if t is not a contiguous tensor of this many elements in this dtype.
-  void check(const at::Tensor& t, const char* name, int64_t elements, at::ScalarType dtype) const {
-    TORCH_CHECK(t.numel() == elements && t.scalar_type() == dtype && t.device() == memory.device() && t.is_contiguous(), kOperator, ": ", name, " is ",
-                t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", elements, " contiguous elements of ", dtype, " on ", memory.device());
-  }
 
   void check() const {
-    TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous(), kOperator,
-                ": memory is ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head]");
-    TORCH_CHECK(at::isFloatingType(memory.scalar_type()), kOperator, ": memory is ", memory.scalar_type(), ", want a floating dtype");
+    check_memory();
     TORCH_CHECK(heads > 0 && heads <= qkv.numel() && heads % key_heads() == 0 && qkv.numel() == rows() * (heads + 2 * key_heads()) * head(), kOperator,
                 ": qkv is ", qkv.sizes(), ", want for each of ", rows(), " rows ", heads, " queries, and keys and values of ", key_heads(), " heads of ",
                 head());
     TORCH_CHECK(!needs_gradient({qkv, query_norm, key_norm, cos, sin, memory, sinks}), kOperator, ": it has no gradient: call it in NoGrad");
     check_row_numbers(kOperator, position, "position", rows(), memory.device());
     check_row_numbers(kOperator, before, "before", rows(), memory.device());
-    const at::ScalarType wide = this->wide();
-    check(qkv, "qkv", qkv.numel(), qkv.scalar_type() == memory.scalar_type() ? memory.scalar_type() : wide);
-    TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), kOperator, ": query_norm and key_norm go together");
-    if (norm() != kNoNorm) {
-      check(*query_norm, "query_norm", norm() == kOfEachHead ? head() : heads * head(), wide);
-      check(*key_norm, "key_norm", norm() == kOfEachHead ? head() : key_heads() * head(), wide);
-    }
-    TORCH_CHECK(cos.dim() > 0 && turned() % 2 == 0 && turned() <= head(), kOperator, ": cos is ", cos.sizes(), ", want an even number of elements up to ",
-                head());
-    check(cos, "cos", rows() * turned(), wide);
-    check(sin, "sin", rows() * turned(), wide);
+    HeadInputs::check(qkv, "qkv", qkv.numel(), qkv.scalar_type() == memory.scalar_type() ? memory.scalar_type() : wide());
+    check_norms_and_turns();
     const bool of_rows = table.dim() == 3 && table.size(0) == rows();
     TORCH_CHECK((of_rows || (table.dim() == 2 && rows() == 1)) && table.size(-2) == 2 && blocks() > 0 && table.stride(-1) == 1 &&
                     table.scalar_type() == at::kLong && table.device() == memory.device(),
                 kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [", rows(), ", 2, blocks] of ", at::kLong,
                 " on ", memory.device(), ", without gaps in a row of pages");
-    if (is_defined(sinks)) check(*sinks, "sinks", heads, memory.scalar_type());
+    if (is_defined(sinks)) HeadInputs::check(*sinks, "sinks", heads, memory.scalar_type());
     TORCH_CHECK(window >= 0 && cap >= 0, kOperator, ": window is ", window, " and cap is ", cap, ", want none below 0");
-    check(arrived, "arrived", std::max(arrived.numel(), rows() * 8 * key_heads()), at::kInt);
+    HeadInputs::check(arrived, "arrived", std::max(arrived.numel(), rows() * 8 * key_heads()), at::kInt);
   }
 };
 
@@ -128,18 +90,8 @@ at::Tensor row_by_operators(const Inputs& of) {
   const at::ScalarType dtype = of.memory.scalar_type(), wide = of.wide();
   const at::Tensor qkv = of.qkv.view({-1}).to(wide);
   const int64_t head = of.head(), key_heads = of.key_heads();
-  // Returns queries or keys [count, HEAD], normed and rotated.
   const auto made = [&](int64_t from, int64_t count, Optional norm) {
-    at::Tensor t = qkv.narrow(0, from * head, count * head);
-    if (is_defined(norm)) {
-      const at::Tensor weight = of.offset ? at::add(norm->view({-1}), 1) : norm->view({-1});
-      t = at::rms_norm(t.view({-1, weight.numel()}), {weight.numel()}, weight, of.eps);
-    }
-    t = t.view({count, head});
-    const at::Tensor turns = t.narrow(1, 0, of.turned());
-    const at::Tensor partner = turns.roll({of.turned() / 2}, {1});
-    const at::Tensor turned = at::add(at::mul(turns, of.cos.view({1, -1})), at::mul(partner, of.sin.view({1, -1})));
-    return at::cat({turned, t.narrow(1, of.turned(), head - of.turned())}, 1);
+    return of.normed_and_rotated(qkv.narrow(0, from * head, count * head).view({1, count, head}), norm).squeeze(0);
   };
   const int64_t newest = of.position.item<int64_t>() - of.before.item<int64_t>() - 1;
   TORCH_CHECK(newest >= 0 && newest < of.blocks() * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.blocks(), " blocks");
@@ -171,7 +123,7 @@ at::Tensor by_operators(const Inputs& of) {
     const auto row = [&](const at::Tensor& t) { return t.view({rows, -1}).select(0, r); };
     const at::Tensor qkv = row(of.qkv), cos = row(of.cos), sin = row(of.sin), position = row(of.position), before = row(of.before);
     const at::Tensor table = of.table.dim() == 3 ? of.table.select(0, r) : of.table;
-    const Inputs one{qkv, of.query_norm, of.key_norm, of.eps, of.offset, cos, sin, position, of.memory, table, before, of.sinks, of.heads, of.window,
+    const Inputs one{{kOperator, qkv, of.query_norm, of.key_norm, of.eps, of.offset, cos, sin, position, of.memory, table, before, of.heads}, of.sinks, of.window,
                      of.scale, of.cap, of.arrived};
     const bool padded = rows > 1 && position.item<int64_t>() < 0;
     results.push_back(padded ? at::zeros({1, of.heads * of.head()}, of.memory.options()) : row_by_operators(one));
@@ -332,7 +284,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge) {
 at::Tensor token_attention(const at::Tensor& qkv, Optional query_norm, Optional key_norm, double eps, bool offset, const at::Tensor& cos, const at::Tensor& sin,
                            const at::Tensor& position, const at::Tensor& memory, const at::Tensor& table, const at::Tensor& before, Optional sinks,
                            int64_t heads, int64_t window, double scale, double cap, const at::Tensor& arrived, c10::string_view edge) {
-  const Inputs of{qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, sinks, heads, window, scale, cap, arrived};
+  const Inputs of{{kOperator, qkv, query_norm, key_norm, eps, offset, cos, sin, position, memory, table, before, heads}, sinks, window, scale, cap, arrived};
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, memory.device());
   if (memory.is_cuda()) return by_kernel(of, checked);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "f4df31a354e62a925ad48b7479a9815aa598ca50f96984a93820e86b7d1e8171"
+const Source = "90ced3fc2d41a5d0dfd505c9e4fa21f9bc2ba50f0f728f12b231f47213635141"
