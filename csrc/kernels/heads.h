@@ -49,7 +49,7 @@ struct HeadInputs {
   void check_memory() const {
     TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous() &&
                     at::isFloatingType(memory.scalar_type()),
-                op, ": memory is ", memory.scalar_type(), " ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head] of a floating dtype");
+                op, ": memory is ", memory.scalar_type(), " ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head], and want a floating dtype");
   }
 
   void check_norms_and_turns() const {

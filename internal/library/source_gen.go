@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "90ced3fc2d41a5d0dfd505c9e4fa21f9bc2ba50f0f728f12b231f47213635141"
+const Source = "a31b49d458cadd81ad8b567637642b23473bb385dd352e10a4c78bc81ce86b56"
