@@ -39,6 +39,7 @@ if [ "${1-}" != inside ]; then
       while read -r file; do
         folder=$(dirname "$file")
         [ "${folder##*/}" != lib ] || folder=$(dirname "$folder")
+        [ -d "$folder" ] || continue # it lies in one that is hidden already
         mountpoint -q "$folder" || mount --bind "$empty" "$folder"
       done
       exec "$@"' hide "$scratch/empty" "${inside[@]}" hidden < <(torches)
