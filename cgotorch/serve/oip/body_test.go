@@ -9,64 +9,39 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
-
-// All memory that a body holds counts, also that of a buffer that another body has left. A body
-// never gets a buffer much larger than itself.
-func TestBodies_Memory(t *testing.T) {
-	b := bodies{most: 8 << 20, all: 16 << 20}
-	for _, known := range []bool{true, false} {
-		for _, size := range []int{0, 1, 300 << 10, 1, 1 << 20, 1, 4 << 20, 1, 8 << 20, 1} {
-			text := strings.Repeat(".", size)
-			r := httptest.NewRequest("POST", "/", strings.NewReader(text))
-			if !known {
-				r.ContentLength = -1
-			}
-			got := must.Get(b.read(httptest.NewRecorder(), r))(t)
-			if string(got.bytes) != text {
-				t.Errorf("%d bytes of %d were read", len(got.bytes), size)
-			}
-			if held := int64(cap(got.bytes)); b.used < held || held > max(2*int64(size), 1<<20) {
-				t.Errorf("a body of %d bytes holds %d and counts as %d", size, held, b.used)
-			}
-			b.give(got)
-			if b.used != 0 {
-				t.Errorf("%d bytes count after the last body", b.used)
-			}
-		}
-	}
-}
 
 // A copy of a JSON body and its elements count beside the body, before they are made.
 func TestBodies_Elements(t *testing.T) {
 	text := func(elements int) string {
 		return fmt.Sprintf(`{"inputs":[{"name":"a","datatype":"INT64","shape":[%d],"data":[%s1]}]}`, elements, strings.Repeat("1,", elements-1))
 	}
-	b := bodies{most: 4000, all: 6000}
-	parsed := func(elements int) (*body, error) {
-		got, err := b.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(text(elements))))
+	b := bodies.Bound{Most: 4000, All: 6000}
+	parsed := func(elements int) (*bodies.Body, error) {
+		got, err := b.Read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(text(elements))))
 		must.Do(t, err)
-		_, _, err = parse(got.bytes, "", func(n int64) error { return b.more(got, n) })
+		_, _, err = parse(got.Bytes, "", func(n int64) error { return b.More(got, n) })
 		return got, err
 	}
 	first, err := parsed(400)
-	if err != nil || b.used != int64(2*len(text(400))+8*400) {
-		t.Errorf("%v; %d bytes count", err, b.used)
+	if err != nil || b.Used() != int64(2*len(text(400))+8*400) {
+		t.Errorf("%v; %d bytes count", err, b.Used())
 	}
 	second, err := parsed(400)
-	if !errors.Is(err, errBusy) {
+	if !errors.Is(err, bodies.ErrBusy) {
 		t.Errorf("beside it: %v", err)
 	}
-	b.give(first)
-	b.give(second)
+	b.Give(first)
+	b.Give(second)
 	third, err := parsed(1000)
-	if !errors.Is(err, errTooLarge) {
+	if !errors.Is(err, bodies.ErrTooLarge) {
 		t.Errorf("alone, and too large: %v", err)
 	}
-	b.give(third)
-	if b.used != 0 {
-		t.Errorf("%d bytes count after the last body", b.used)
+	b.Give(third)
+	if b.Used() != 0 {
+		t.Errorf("%d bytes count after the last body", b.Used())
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
 )
 
 // Options are the options of [NewHandler].
@@ -74,7 +75,7 @@ type Observation struct {
 func NewHandler(models *serve.Repository, o Options) http.Handler {
 	o = o.Complete()
 	// A body of unknown size needs room for one byte more, to see its end.
-	h := &handler{models: models, o: o, bodies: bodies{most: o.MaxBody, all: o.Memory + 1}}
+	h := &handler{models: models, o: o, bodies: bodies.Bound{Most: o.MaxBody, All: o.Memory + 1}}
 	routes := http.NewServeMux()
 	get := func(path string, fn func(r *http.Request) (any, error)) {
 		routes.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -180,7 +181,7 @@ func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 type handler struct {
 	models *serve.Repository
 	o      Options
-	bodies bodies
+	bodies bodies.Bound
 }
 
 // answer writes a value as JSON, or an error.
@@ -208,7 +209,7 @@ type reply struct {
 }
 
 // observed reads the body of a request, computes the answer, writes it, and tells of it.
-func (h *handler) observed(compute func(r *http.Request, b *body) (reply, error)) http.HandlerFunc {
+func (h *handler) observed(compute func(r *http.Request, b *bodies.Body) (reply, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		o := Observation{Model: r.PathValue("model"), Version: r.PathValue("version")}
@@ -216,7 +217,7 @@ func (h *handler) observed(compute func(r *http.Request, b *body) (reply, error)
 			w.Header().Set("Traceparent", trace)
 		}
 		var out reply
-		body, err := h.bodies.read(w, r)
+		body, err := h.bodies.Read(w, r)
 		if err == nil {
 			out, err = h.computed(r, body, compute)
 		}
@@ -236,8 +237,8 @@ func (h *handler) observed(compute func(r *http.Request, b *body) (reply, error)
 }
 
 // computed gives the body back, also after a panic.
-func (h *handler) computed(r *http.Request, b *body, compute func(r *http.Request, b *body) (reply, error)) (reply, error) {
-	defer h.bodies.give(b)
+func (h *handler) computed(r *http.Request, b *bodies.Body, compute func(r *http.Request, b *bodies.Body) (reply, error)) (reply, error) {
+	defer h.bodies.Give(b)
 	return compute(r, b)
 }
 
@@ -259,8 +260,14 @@ func (out reply) write(w http.ResponseWriter) {
 	}
 }
 
-func (h *handler) infer(r *http.Request, b *body) (out reply, err error) {
-	request, binary, err := parse(b.bytes, r.Header.Get(lengthHeader), func(n int64) error { return h.bodies.more(b, n) })
+func (h *handler) infer(r *http.Request, b *bodies.Body) (out reply, err error) {
+	request, binary, err := parse(b.Bytes, r.Header.Get(lengthHeader), func(n int64) error {
+		err := h.bodies.More(b, n)
+		if errors.Is(err, bodies.ErrTooLarge) {
+			err = fmt.Errorf("%w; binary data take less", err)
+		}
+		return err
+	})
 	if err != nil {
 		return out, err
 	}
@@ -275,7 +282,7 @@ func (h *handler) infer(r *http.Request, b *body) (out reply, err error) {
 }
 
 // classify is for curl: its body is one encoded picture, or a form with one.
-func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
+func (h *handler) classify(r *http.Request, b *bodies.Body) (out reply, err error) {
 	picture, err := h.picture(r, b)
 	if err != nil {
 		return out, err
@@ -330,16 +337,16 @@ func (h *handler) classify(r *http.Request, b *body) (out reply, err error) {
 }
 
 // picture returns the body, or the only file of a body that is a form.
-func (h *handler) picture(r *http.Request, b *body) (file []byte, err error) {
+func (h *handler) picture(r *http.Request, b *bodies.Body) (file []byte, err error) {
 	kind, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
-		return b.bytes, nil
+		return b.Bytes, nil
 	}
-	if err := h.bodies.more(b, int64(len(b.bytes))); err != nil {
+	if err := h.bodies.More(b, int64(len(b.Bytes))); err != nil {
 		return nil, err
 	}
 	const want = "want a form with one file, as curl -F file=@cat.jpg sends it"
-	form := multipart.NewReader(bytes.NewReader(b.bytes), parameters["boundary"])
+	form := multipart.NewReader(bytes.NewReader(b.Bytes), parameters["boundary"])
 	files := 0
 	for {
 		part, err := form.NextRawPart()

@@ -23,6 +23,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
@@ -230,11 +231,11 @@ func StatusOf(ctx context.Context, err error) int {
 		return 499
 	case is(serve.ErrNotFound):
 		return http.StatusNotFound
-	case is(serve.ErrQueueFull, errBusy):
+	case is(serve.ErrQueueFull, bodies.ErrBusy):
 		return http.StatusTooManyRequests
 	case is(serve.ErrNotLoaded, cgotorch.ErrClosed, cgotorch.ErrOutOfMemory, cgotorch.ErrDeviceLost):
 		return http.StatusServiceUnavailable
-	case is(errTooLarge):
+	case is(bodies.ErrTooLarge):
 		return http.StatusRequestEntityTooLarge
 	case is(serve.ErrModel) || errors.As(err, new(*panics.Hidden)): // whatever is wrong inside
 		return http.StatusInternalServerError
