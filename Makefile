@@ -67,15 +67,21 @@ train-ddp: libraries ## the same on two ranks of the CPU; on GPUs start build/bi
 	@export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$${MASTER_PORT:-29500} OMP_NUM_THREADS=$$(( ($$(nproc) + 1) / 2 )); \
 		RANK=1 build/bin/train -device cpu $(ARGS) & other=$$!; RANK=0 build/bin/train -device cpu $(ARGS); status=$$?; wait $$other && exit $$status
 
-serve: libraries ## serve the model of examples/serve/models; LISTEN=localhost:8080 is the address, ARGS=... are flags
+# The chat model is trained by `make chat` and `make serve`, the first of which needs it.
+CHAT     ?= build/chat
+CHATTIME ?= 4m
+CHATTED = @go build -o build/bin/chat ./examples/chat && { [ -f '$(CHAT)/model.safetensors' ] || build/bin/chat -train -time $(CHATTIME) '$(CHAT)'; }
+
+serve: libraries ## serve the model of examples/serve/models, and that of make chat; LISTEN=localhost:8080 is the address, ARGS=... are flags
 	@go build -o build/bin/serve ./examples/serve
+	$(CHATTED)
 	@echo 'curl --data-binary @examples/serve/frog.jpg http://$(LISTEN)/v2/models/cifar10/classify'
-	@exec build/bin/serve -models examples/serve/models -listen $(LISTEN) $(ARGS)
+	@echo "curl http://$(LISTEN)/v1/chat/completions -d '"'{"model": "chat", "messages": [{"role": "user", "content": "What does Close do?"}]}'"'"
+	@exec build/bin/serve -models examples/serve/models -text 'chat=$(CHAT)' -listen $(LISTEN) $(ARGS)
 
 chat: libraries ## ask a small Llama that is trained here first, in four minutes; QUESTION= talks in turns, ARGS=... are flags
-	@go build -o build/bin/chat ./examples/chat
-	@[ -f build/chat/model.safetensors ] || build/bin/chat -train build/chat
-	@build/bin/chat -prompt '$(QUESTION)' $(ARGS) build/chat
+	$(CHATTED)
+	@build/bin/chat -prompt '$(QUESTION)' $(ARGS) '$(CHAT)'
 
 # Without PROGRAM the script says what to do, and nothing is built before.
 bundle: $(if $(PROGRAM),libraries) ## a folder with PROGRAM=./path and all that it loads, for a container or a machine without Go; OUT=folder, CUDA=0 or 1

@@ -205,6 +205,16 @@ func (e *Encoder) WithPrompt(name string) (*Encoder, error) {
 	return &Encoder{e.encoding, prompt}, nil
 }
 
+// Tokens returns the tokens of a text as [Encoder.Embed] computes them: behind the prompt, and with
+// those around a text. `cut` is how many more the text has than the model takes.
+func (e *Encoder) Tokens(text string) (ids []int64, cut int) {
+	ids = e.tokens.Encode(e.prompt + text)
+	if len(ids) >= e.limit {
+		cut = max(0, e.tokens.Count(e.prompt+text)-len(ids))
+	}
+	return ids, cut
+}
+
 // Embed returns the vectors of texts. A text that has more tokens than the folder allows is cut. It
 // waits for the device, and holds no OS thread meanwhile. The result is the caller's.
 //

@@ -19,10 +19,29 @@ type encoderQueue struct {
 	coming  int            // calls whose texts become tokens now
 	waiting []*encoderCall // that have texts in no batch yet
 	closed  bool
+	stats   EncoderStats
 	news    chan struct{}
 	ended   chan struct{} // closed at the end of the loop
 	once    sync.Once
 	freed   error
+}
+
+// EncoderStats are counts since an Encoder was opened, and its state.
+type EncoderStats struct {
+	Waiting int   // calls that have texts in no batch yet
+	Refused int64 // calls for which the queue had no room
+	Batches int64 // that were computed
+	Texts   int64 // of these batches; a pair counts once
+	Tokens  int64 // of these texts
+}
+
+// Stats returns the counts. It does not wait for the device. It works after Close, too.
+func (e *Encoder) Stats() EncoderStats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Waiting = e.coming + len(e.waiting)
+	return s
 }
 
 // encoderCall is one call of Embed, EmbedTokens or Rank.
@@ -130,6 +149,7 @@ func (e *encoding) enter(ctx context.Context) error {
 	case e.closed:
 		return fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed)
 	case waiting >= e.most:
+		e.stats.Refused++
 		return fmt.Errorf("%d calls wait: %w", waiting, serve.ErrQueueFull)
 	}
 	e.coming++
@@ -234,7 +254,10 @@ func (e *encoding) answer(texts []*encoderText) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.stats.Batches++
 	for i, t := range texts {
+		e.stats.Texts++
+		e.stats.Tokens += int64(len(t.tokens))
 		if err != nil {
 			t.of.fail(err)
 			e.waiting = slices.DeleteFunc(e.waiting, func(c *encoderCall) bool { return c == t.of })

@@ -8,6 +8,9 @@ import (
 // Context returns the largest number of tokens of a conversation.
 func (m *Model) Context() int { return m.context }
 
+// Ends returns the tokens that end an answer. The list belongs to the caller.
+func (m *Model) Ends() []int64 { return slices.Clone(m.eos) }
+
 // ReadBytes returns how many bytes of weights and of the cache the device reads to compute one
 // token, after `tokens` tokens. The memory's bandwidth bounds how many tokens a second a
 // conversation gets, and ReadBytes tells the bound.

@@ -24,9 +24,10 @@ import (
 
 // guard lets requests pass that bear the token, and so many of one address at the same time.
 type guard struct {
-	token   string // "" lets all pass
-	most    int
-	timeout time.Duration
+	token       string // "" lets all pass
+	most        int
+	timeout     time.Duration
+	textTimeout time.Duration // of /v1
 
 	mu      sync.Mutex
 	clients map[string]int // requests under way, by address
@@ -91,25 +92,29 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		}
 		if !g.bears(token) {
 			w.Header().Set("WWW-Authenticate", anyUser)
-			deny(w, http.StatusUnauthorized, noToken)
+			deny(w, r, http.StatusUnauthorized, noToken)
 			return
 		}
 		if fromOtherSite(r) {
-			deny(w, http.StatusForbidden, "a page of another site may not do this")
+			deny(w, r, http.StatusForbidden, "a page of another site may not do this")
 			return
 		}
 		client, ok := g.enter(r.RemoteAddr, g.most)
 		if !ok {
 			w.Header().Set("Retry-After", "1")
-			deny(w, http.StatusTooManyRequests, tooMany)
+			deny(w, r, http.StatusTooManyRequests, tooMany)
 			return
 		}
 		defer g.leave(client)
-		ctx, cancel := context.WithTimeout(r.Context(), g.timeout)
+		timeout := g.timeout
+		if isText(r) {
+			timeout = g.textTimeout
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		defer cancel()
 		// A body that stops coming ends the request too, just after its context. SetReadDeadline fails only
 		// where w has no connection, as in a test.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.timeout + 100*time.Millisecond))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout + 100*time.Millisecond))
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
@@ -128,10 +133,20 @@ func fromOtherSite(r *http.Request) bool {
 	return origin != "" && (err != nil || from.Host != r.Host)
 }
 
-func deny(w http.ResponseWriter, status int, text string) {
+// isText reports whether a request is one of OpenAI's interface, or of a reranker's.
+func isText(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasSuffix(r.URL.Path, "/rerank")
+}
+
+// deny writes an error in the form of the interface.
+func deny(w http.ResponseWriter, r *http.Request, status int, text string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // an error means that the client is gone
+	var v any = map[string]string{"error": text}
+	if isText(r) {
+		v = map[string]any{"error": map[string]any{"message": text, "type": http.StatusText(status), "param": nil, "code": nil}}
+	}
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client is gone
 }
 
 // tap guards gRPC. It sees a call before the message comes, so without the token few messages take

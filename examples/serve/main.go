@@ -1,8 +1,11 @@
 // Serve answers the Open Inference Protocol, version 2, over HTTP and gRPC, as KServe and Triton
-// do.
+// do. It answers OpenAI's interface for language models and encoders beside it.
 //
 //	go run ./examples/serve -models examples/serve/models
 //	curl --data-binary @cat.jpg http://localhost:8080/v2/models/cifar10/classify
+//
+//	go run ./examples/serve -text llama=Llama-3.2-1B-Instruct -encoder minilm=all-MiniLM-L6-v2
+//	curl http://localhost:8080/v1/embeddings -d '{"model": "minilm", "input": ["a", "b"]}'
 //
 // The folder of -models has a folder for each model, and in it one for each version:
 //
@@ -56,6 +59,12 @@ type flags struct {
 	timeout, drain          time.Duration
 	token, cert, key        string
 	compiled                bool
+	texts, encoders         folders
+	textBatch, textTokens   int
+	textContext             int
+	quantize                string
+	random                  uint64 // a seed of weights, in tests
+	textTimeout             time.Duration
 }
 
 func main() {
@@ -78,9 +87,17 @@ func main() {
 	flag.StringVar(&f.cert, "tls-cert", "", "certificate file of TLS")
 	flag.StringVar(&f.key, "tls-key", "", "key file of TLS")
 	flag.BoolVar(&f.compiled, "allow-compiled", false, "load compiled packages, which are code")
+	flag.Var(&f.texts, "text", "NAME=FOLDER of a language model, which /v1/chat/completions and /v1/completions answer with; may be given several times")
+	flag.Var(&f.encoders, "encoder", "NAME=FOLDER of a sentence encoder or a reranker, for /v1/embeddings or /v1/rerank; may be given several times")
+	flag.IntVar(&f.textBatch, "text-batch", 0, "most answers of a language model that are computed beside each other; 0: 64")
+	flag.IntVar(&f.textTokens, "text-tokens", 0, "tokens of all conversations of a language model that have room in its cache; 0: one conversation of -text-context")
+	flag.IntVar(&f.textContext, "text-context", 0, "most tokens of a conversation; 0: what the model takes, but at most 8192")
+	flag.StringVar(&f.quantize, "text-quantize", "", "int8, fp8, int4 or mxfp4: makes the weights of language models narrow")
+	flag.DurationVar(&f.textTimeout, "text-timeout", 10*time.Minute, "most time for a request of /v1, as -timeout for the others. A client that takes nothing for -timeout is left before")
 	flag.Parse()
-	if (f.models == "") == (f.checkpoint == "") || flag.NArg() > 0 || f.batch < 1 || f.memory < 0 || f.maxBody < 1 || f.perClient < 1 || f.maxBody > 1<<20 || f.maxPixels < 1 || f.queue < 0 || f.timeout <= 0 || f.drain < 0 || (f.cert == "") != (f.key == "") {
-		fmt.Fprintln(os.Stderr, "serve: give -models or -checkpoint, -batch, -max-body, -max-pixels, -per-client and -timeout above 0, -queue, -memory and -drain not below 0, -tls-cert with -tls-key, and nothing else")
+	noText := len(f.texts)+len(f.encoders) == 0
+	if (f.models == "") == (f.checkpoint == "") && (noText || f.models != "") || f.textBatch < 0 || f.textTokens < 0 || f.textContext < 0 || f.textTimeout <= 0 || flag.NArg() > 0 || f.batch < 1 || f.memory < 0 || f.maxBody < 1 || f.perClient < 1 || f.maxBody > 1<<20 || f.maxPixels < 1 || f.queue < 0 || f.timeout <= 0 || f.drain < 0 || (f.cert == "") != (f.key == "") {
+		fmt.Fprintln(os.Stderr, "serve: give -models or -checkpoint, or -text or -encoder, -batch, -max-body, -max-pixels, -per-client, -timeout and -text-timeout above 0, -queue, -memory, -drain and the other numbers of -text not below 0, -tls-cert with -tls-key, and nothing else")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -113,14 +130,28 @@ func (s *servers) run(ctx context.Context) error {
 
 	m := newMetrics(models, s.device)
 	options := oip.Options{MaxBody: f.maxBody << 20, Observe: m.observe}
-	g := &guard{token: s.token, most: f.perClient, timeout: f.timeout, clients: map[string]int{}}
+	g := &guard{token: s.token, most: f.perClient, timeout: f.timeout, textTimeout: f.textTimeout, clients: map[string]int{}}
 	admin := options
 	admin.Control = true
 	rpc := newGRPC(models, options, s.grpcOptions(g)...)
 	main, side := http.NewServeMux(), http.NewServeMux()
-	addPage(main, models, m)
+	t, err := newTexts(f, s.device, m)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	addPage(main, models, m, t)
+	for _, path := range []string{"/v1/", "/rerank", "/v2/rerank"} {
+		main.Handle(path, t)
+	}
+	t.control(side)
 
-	load := func() error { return o.loadCheckpoint(ctx, models, f.checkpoint) }
+	load := func() error {
+		if f.checkpoint == "" {
+			return nil
+		}
+		return o.loadCheckpoint(ctx, models, f.checkpoint)
+	}
 	if f.models != "" {
 		folder, err := openFolder(f.models, models, o)
 		if err != nil {
@@ -130,11 +161,14 @@ func (s *servers) run(ctx context.Context) error {
 		admin.Scan = folder.scan
 		load = func() error { return folder.loadAll(ctx) }
 	}
-	side.Handle("GET /metrics", m)
-	addPage(side, models, m)
+	side.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		m.ServeHTTP(w, r)
+		t.ServeMetrics(w, r)
+	})
+	addPage(side, models, m, t)
 
-	failed := s.start(g.wrap(beside(oip.NewHandler(models, options), main)), g.wrap(beside(oip.NewHandler(models, admin), side)), rpc)
-	if err := load(); err != nil && ctx.Err() == nil {
+	failed := s.start(g.wrap(t.beside(oip.NewHandler(models, options), main)), g.wrap(t.beside(oip.NewHandler(models, admin), side)), rpc)
+	if err := errors.Join(t.loadAll(), load()); err != nil && ctx.Err() == nil {
 		return err
 	}
 	for _, line := range s.addresses() {
@@ -144,24 +178,13 @@ func (s *servers) run(ctx context.Context) error {
 	case err := <-failed:
 		return err
 	case <-models.Lost():
-		return fmt.Errorf("%w: nothing can be computed any more", cgotorch.ErrDeviceLost)
+	case <-t.lost:
 	case <-ctx.Done():
+		tell("no new request is taken; those that have begun are answered")
+		s.stop(rpc)
+		return errors.Join(t.close(), models.Close())
 	}
-	tell("no new request is taken; those that have begun are answered")
-	s.stop(rpc)
-	return models.Close()
-}
-
-// beside serves the protocol beside other paths. ServeMux would redirect some paths of the
-// protocol, and its clients do not follow.
-func beside(protocol, others http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/") {
-			protocol.ServeHTTP(w, r)
-			return
-		}
-		others.ServeHTTP(w, r)
-	})
+	return fmt.Errorf("%w: nothing can be computed any more", cgotorch.ErrDeviceLost)
 }
 
 // powersTo returns 1, 2, 4 and so on, and n.
@@ -248,8 +271,8 @@ func (s *servers) start(main, side http.Handler, rpc *grpc.Server) chan error {
 		// The guard's time begins behind the header and includes the body. It ends before ReadTimeout,
 		// which cancels the requests of its connection. A slow receiver has a minute for its answer.
 		const header = 10 * time.Second
-		server := &http.Server{Handler: h, ReadHeaderTimeout: header, ReadTimeout: header + s.f.timeout, IdleTimeout: 2 * time.Minute,
-			WriteTimeout: time.Minute + s.f.timeout, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)}
+		server := &http.Server{Handler: h, ReadHeaderTimeout: header, ReadTimeout: header + max(s.f.timeout, s.f.textTimeout), IdleTimeout: 2 * time.Minute,
+			WriteTimeout: time.Minute + max(s.f.timeout, s.f.textTimeout), MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)}
 		go func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err
@@ -277,6 +300,9 @@ func (s *servers) addresses() []string {
 		scheme = "https"
 	}
 	lines := []string{fmt.Sprintf("listening on %s://%v/v2", scheme, s.http.Addr())}
+	if len(s.f.texts)+len(s.f.encoders) > 0 {
+		lines = append(lines, fmt.Sprintf("OpenAI's interface on %s://%v/v1", scheme, s.http.Addr()))
+	}
 	if s.grpc != nil {
 		lines = append(lines, fmt.Sprintf("gRPC on %v", s.grpc.Addr()))
 	}

@@ -58,7 +58,7 @@ func start(t *testing.T, f flags) server {
 	if f.timeout == 0 {
 		f.timeout = 10 * time.Second
 	}
-	f.batch, f.maxBody, f.maxPixels, f.drain = 8, 1, 1_000_000, 5*time.Second
+	f.batch, f.maxBody, f.maxPixels, f.drain, f.textTimeout = 8, 1, 1_000_000, 5*time.Second, 10*time.Second
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	opened := must.Get(open(f))(t)

@@ -59,9 +59,14 @@ func (m *metrics) observe(o oip.Observation) {
 		slog.Error(o.Err.Error(), "cause", errors.Unwrap(o.Err))
 	}
 	m.Observe(o)
+	m.add(o.Took, o.Status)
+}
+
+// add keeps what the page shows of a request.
+func (m *metrics) add(took time.Duration, status int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.recent[m.next%len(m.recent)] = sample{time.Now(), o.Took, o.Status == http.StatusOK}
+	m.recent[m.next%len(m.recent)] = sample{time.Now(), took, status == http.StatusOK}
 	m.next++
 }
 

@@ -14,7 +14,7 @@ import (
 var page []byte
 
 // addPage adds the page, and the numbers that it shows.
-func addPage(routes *http.ServeMux, models *serve.Repository, m *metrics) {
+func addPage(routes *http.ServeMux, models *serve.Repository, m *metrics, t *texts) {
 	routes.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'self' 'unsafe-inline'")
@@ -22,17 +22,19 @@ func addPage(routes *http.ServeMux, models *serve.Repository, m *metrics) {
 	})
 	routes.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(statusOf(models, m))
+		_ = json.NewEncoder(w).Encode(statusOf(models, m, t))
 	})
 }
 
 // numbers is what the page shows.
 type numbers struct {
-	PerSecond float64 `json:"per_second"` // requests that were answered, in the last 5 seconds
-	P50       float64 `json:"p50_ms"`
-	P99       float64 `json:"p99_ms"`
-	Failed    int     `json:"failed"` // of the last 5 seconds
-	Models    []model `json:"models"`
+	PerSecond float64      `json:"per_second"` // requests that were answered, in the last 5 seconds
+	P50       float64      `json:"p50_ms"`
+	P99       float64      `json:"p99_ms"`
+	Failed    int          `json:"failed"` // of the last 5 seconds
+	Models    []model      `json:"models"`
+	Texts     []textStatus `json:"texts"`
+	Limits    string       `json:"limits"`
 }
 
 type model struct {
@@ -46,9 +48,9 @@ type model struct {
 	Waiting   int     `json:"waiting"`
 }
 
-func statusOf(models *serve.Repository, m *metrics) numbers {
+func statusOf(models *serve.Repository, m *metrics, t *texts) numbers {
 	const within = 5 * time.Second
-	n := numbers{Models: []model{}}
+	n := numbers{Models: []model{}, Texts: t.status(), Limits: t.limited}
 	var took []time.Duration
 	samples := m.last(within)
 	for _, s := range samples {

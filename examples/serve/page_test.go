@@ -17,6 +17,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/cgotorch/serve/openai"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -128,7 +129,7 @@ func TestPage_OutOfMemory(t *testing.T) {
 	if _, err := models.Predict(ctx, "a", "", serve.Of([]float32{1}, 1, 1)); !errors.Is(err, cgotorch.ErrOutOfMemory) {
 		t.Error(err)
 	}
-	if m := statusOf(models, newMetrics(models, cgotorch.CPU)).Models[0]; m.State != "ready, out of memory until it is used" || !strings.Contains(m.Reason, "full") {
+	if m := statusOf(models, newMetrics(models, cgotorch.CPU), &texts{Handler: openai.NewHandler(openai.Options{})}).Models[0]; m.State != "ready, out of memory until it is used" || !strings.Contains(m.Reason, "full") {
 		t.Errorf("%+v", m)
 	}
 }

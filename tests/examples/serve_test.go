@@ -70,7 +70,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// `make serve` prints a command, which shows what the model in the repository makes of a picture.
+// `make serve` prints two commands. One shows what the model in the repository makes of a picture,
+// and the other what the model of `make chat` answers.
 func TestServe_Make(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("there is no curl")
@@ -78,7 +79,7 @@ func TestServe_Make(t *testing.T) {
 	free := must.Get(net.Listen("tcp", "localhost:0"))(t)
 	address := free.Addr().String()
 	free.Close()
-	cmd := exec.Command("make", "-C", "../..", "serve", "LISTEN="+address, "ARGS=-device cpu")
+	cmd := exec.Command("make", "-C", "../..", "serve", "LISTEN="+address, "CHAT="+filepath.Join(t.TempDir(), "chat"), "CHATTIME=2s", "ARGS=-device cpu")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stderr = os.Stderr
 	pipe := must.Get(cmd.StdoutPipe())(t)
@@ -87,18 +88,36 @@ func TestServe_Make(t *testing.T) {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		cmd.Wait()
 	})
-	command, lines := "", bufio.NewScanner(pipe)
+	var commands []string
+	lines := bufio.NewScanner(pipe)
 	for lines.Scan() && !strings.HasPrefix(lines.Text(), "listening on ") {
 		if strings.HasPrefix(lines.Text(), "curl ") {
-			command = lines.Text()
+			commands = append(commands, lines.Text())
 		}
 	}
-	run := exec.Command("sh", "-c", command)
-	run.Dir = filepath.Join("..", "..")
-	out, err := run.Output()
 	var classes []struct{ Class string }
-	if err != nil || json.Unmarshal(out, &classes) != nil || len(classes) != 5 || classes[0].Class != "frog" {
-		t.Errorf("%q gave %s, %v", command, out, err)
+	var answer struct {
+		Choices []struct {
+			Message struct{ Role, Content string }
+			Reason  string `json:"finish_reason"`
+		}
+	}
+	if len(commands) != 2 {
+		t.Fatalf("the commands are %q", commands)
+	}
+	for i, to := range []any{&classes, &answer} {
+		run := exec.Command("sh", "-c", commands[i])
+		run.Dir = filepath.Join("..", "..")
+		out, err := run.Output()
+		if err != nil || json.Unmarshal(out, to) != nil {
+			t.Errorf("%q gave %s, %v", commands[i], out, err)
+		}
+	}
+	if len(classes) != 5 || classes[0].Class != "frog" {
+		t.Errorf("%q gave %+v", commands[0], classes)
+	}
+	if c := answer.Choices; len(c) != 1 || c[0].Message.Role != "assistant" || c[0].Reason != "stop" && c[0].Reason != "length" {
+		t.Errorf("%q gave %+v", commands[1], answer)
 	}
 	must.Check(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM))
 }

@@ -1,0 +1,218 @@
+package openai
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
+)
+
+// call is a request.
+type call struct {
+	h     *Handler
+	w     http.ResponseWriter
+	r     *http.Request
+	began time.Time
+	body  *bodies.Body
+	in    *fields // of the body
+	model *served
+	sent  bool // the answer has begun
+}
+
+// errGone means that the client takes nothing any more.
+var errGone = errors.New("the client has left")
+
+// refusal is an error of a request.
+type refusal struct {
+	status int    // 0 means 400
+	param  string // the field
+	code   string
+	text   string
+}
+
+func (r *refusal) Error() string {
+	if r.param == "" {
+		return r.text
+	}
+	return r.param + ": " + r.text
+}
+
+func (r *refusal) Unwrap() error { return cgotorch.ErrInvalidArgument }
+
+// refuse returns an error of a field.
+func refuse(param, format string, args ...any) error {
+	return &refusal{param: param, text: fmt.Sprintf(format, args...)}
+}
+
+// bears fails if a request lacks the token. The time that it takes tells nothing of the token.
+func (h *Handler) bears(r *http.Request) error {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		token = ""
+	}
+	want, got := sha256.Sum256([]byte(h.o.Token)), sha256.Sum256([]byte(token))
+	if h.o.Token == "" || subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
+		return nil
+	}
+	return &refusal{status: http.StatusUnauthorized, code: "invalid_api_key", text: "the request does not bear the server's token: send the header Authorization: Bearer TOKEN"}
+}
+
+// read reads the body, and finds its model.
+func (c *call) read() (err error) {
+	if c.body, err = c.h.bodies.Read(c.w, c.r); err != nil {
+		return err
+	}
+	if err = c.h.bodies.More(c.body, 4*int64(len(c.body.Bytes))); err != nil { // what its JSON becomes
+		return err
+	}
+	if c.in, err = newFields("", c.body.Bytes); err != nil {
+		return err
+	}
+	name := ""
+	c.in.text("model", &name)
+	if c.in.err == nil && name == "" {
+		return refuse("model", "want the name of a model; GET /v1/models lists them")
+	}
+	if c.in.err != nil {
+		return c.in.err
+	}
+	c.model, err = c.h.use(name)
+	return err
+}
+
+// decodes fails if the model is none that makes texts.
+func (c *call) decodes() error {
+	if c.model.Decoder == nil {
+		return refuse("model", "%q makes no texts: ask /v1/embeddings or /v1/rerank", c.model.Name)
+	}
+	return nil
+}
+
+// encodes fails if the model is none that reads texts alone.
+func (c *call) encodes() error {
+	if c.model.Encoder == nil {
+		return refuse("model", "%q makes neither vectors nor scores: ask /v1/chat/completions", c.model.Name)
+	}
+	return nil
+}
+
+// marshal is json.Marshal with the characters as they are.
+func marshal(v any) ([]byte, error) {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	err := to.Encode(v)
+	return bytes.TrimSuffix(text.Bytes(), []byte{'\n'}), err
+}
+
+// reply writes an answer as a whole.
+func (c *call) reply(v any) error {
+	text, err := marshal(v)
+	if err != nil {
+		return err // a NaN of a model has no JSON
+	}
+	return c.write("application/json", append(text, '\n'))
+}
+
+// event writes a part of a streamed answer.
+func (c *call) event(v any) error {
+	text, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.line(text)
+}
+
+func (c *call) line(text []byte) error {
+	line := make([]byte, 0, len(text)+8)
+	line = append(append(append(line, "data: "...), text...), "\n\n"...)
+	if err := c.write("text/event-stream", line); err != nil {
+		return err
+	}
+	if err := http.NewResponseController(c.w).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return nil
+}
+
+// write gives the client Options.Stall for each part.
+func (c *call) write(kind string, text []byte) error {
+	if !c.sent {
+		c.w.Header().Set("Content-Type", kind)
+		if kind != "application/json" {
+			c.w.Header().Set("Cache-Control", "no-cache")
+		}
+	}
+	c.sent = true
+	// It fails only where w has no connection, as in a test.
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.h.o.Stall))
+	if _, err := c.w.Write(text); err != nil {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return nil
+}
+
+// failure is an error as OpenAI writes it.
+type failure struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	} `json:"error"`
+}
+
+// kinds are OpenAI's types of errors.
+var kinds = map[int]string{
+	http.StatusUnauthorized: "authentication_error", http.StatusNotFound: "not_found_error", http.StatusTooManyRequests: "rate_limit_exceeded",
+	http.StatusBadRequest: "invalid_request_error", http.StatusRequestEntityTooLarge: "invalid_request_error", http.StatusGatewayTimeout: "timeout",
+}
+
+// fail writes why a request failed, behind what is sent of an answer.
+func (c *call) fail(err error) {
+	if errors.Is(err, errGone) {
+		return
+	}
+	status := statusOf(c.r.Context(), err)
+	var f failure
+	f.Error.Message, f.Error.Type = err.Error(), kinds[status]
+	if f.Error.Type == "" {
+		f.Error.Type = "server_error"
+	}
+	var own *refusal
+	if errors.As(err, &own) {
+		for _, to := range []struct {
+			to   **string
+			text string
+		}{{&f.Error.Param, own.param}, {&f.Error.Code, own.code}} {
+			if to.text != "" {
+				*to.to = &to.text
+			}
+		}
+	}
+	if c.sent {
+		_ = c.event(f) // an error means that the client is gone
+		return
+	}
+	if status == http.StatusTooManyRequests {
+		c.w.Header().Set("Retry-After", "1")
+	}
+	if status == http.StatusUnauthorized {
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(status)
+	_ = c.reply(f)
+}
+
+// over returns why the request's context has ended, or nil.
+func (c *call) over() error { return context.Cause(c.r.Context()) }

@@ -1,0 +1,206 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// completionChoice is an answer in a response, or a part of it.
+type completionChoice struct {
+	Index    int             `json:"index"`
+	Text     string          `json:"text"`
+	LogProbs *listedLogProbs `json:"logprobs"`
+	Reason   *string         `json:"finish_reason"`
+}
+
+type completionResponse struct {
+	ID      string             `json:"id"`
+	Object  string             `json:"object"`
+	Created int64              `json:"created"`
+	Model   string             `json:"model"`
+	Choices []completionChoice `json:"choices"`
+	Usage   *usage             `json:"usage,omitempty"`
+}
+
+// completion goes on with texts.
+func (c *call) completion() error {
+	if err := c.decodes(); err != nil {
+		return err
+	}
+	in := c.in
+	s := c.sampling()
+	s.o.MaxTokens = 16 // of OpenAI
+	in.count("max_tokens", &s.o.MaxTokens, 1, 1<<30)
+	logProbs := in.count("logprobs", &s.o.Ranked, 0, 20)
+	echo := false
+	if in.truth("echo", &echo); echo && logProbs {
+		in.refuse("echo", "probabilities of a prompt's tokens are not computed here: leave out echo or logprobs")
+	}
+	if best := s.answers; in.count("best_of", &best, 1, c.h.o.Choices) && best != s.answers {
+		in.refuse("best_of", "it is done here for n alone: leave it out")
+	}
+	in.neutral("suffix", `""`)
+	prompts, texts := c.prompts()
+	if err := in.done(); err != nil {
+		return err
+	}
+	if n := len(prompts) * s.answers; n > c.h.o.Choices {
+		return refuse("prompt", "%d prompts with n %d ask for %d answers, and a request has at most %d", len(prompts), s.answers, n, c.h.o.Choices)
+	}
+	var choices []*choice
+	plain := &form{} // neither thoughts nor calls
+	for i, ids := range prompts {
+		if err := c.fits(fmt.Sprintf("prompt[%d]", i), ids); err != nil {
+			return err
+		}
+		for k := range s.answers {
+			one := &choice{index: len(choices), prompt: ids, o: s.o, parts: newParts(c.model.Decoder.Tokenizer, plain, s.stop, nil)}
+			one.o.Seed += uint64(k)
+			choices = append(choices, one)
+		}
+	}
+	if !echo {
+		texts = nil
+	}
+	return c.complete(&s, choices, texts, logProbs)
+}
+
+// prompts takes the prompts: a text, texts, tokens, or lists of tokens. It returns their tokens and
+// their texts.
+func (c *call) prompts() (prompts [][]int64, texts []string) {
+	t := c.model.Decoder.Tokenizer
+	list, err := c.inputs("prompt", c.h.o.Choices, int64(t.Size()))
+	if err == nil && len(list) == 0 {
+		err = refuse("prompt", "want a text, texts, tokens, or lists of tokens")
+	}
+	for _, one := range list {
+		if over := c.over(); err == nil && over != nil {
+			err = over
+		}
+		if err != nil {
+			break
+		}
+		if one.ids == nil {
+			one.ids = t.Encode(one.text)
+		} else {
+			one.text = t.Decode(one.ids)
+		}
+		prompts, texts = append(prompts, one.ids), append(texts, one.text)
+	}
+	if err != nil && c.in.err == nil {
+		c.in.err = err
+	}
+	return prompts, texts
+}
+
+// input is a text, or tokens.
+type input struct {
+	text string
+	ids  []int64 // nil for a text
+}
+
+// startsNumber reports whether a list begins with a number.
+func startsNumber(list json.RawMessage) bool {
+	first := bytes.TrimLeft(list[1:], " \t\r\n")
+	return list[0] == '[' && len(first) > 0 && (first[0] == '-' || first[0] >= '0' && first[0] <= '9')
+}
+
+// inputs takes a text, texts, tokens or lists of tokens: at most so many, of ids below `size`.
+func (c *call) inputs(name string, most int, size int64) (list []input, err error) {
+	raw := c.in.take(name)
+	tokens := func(at string, raw json.RawMessage) (in input, err error) {
+		in.ids = []int64{}
+		if json.Unmarshal(raw, &in.ids) != nil || in.ids == nil {
+			return in, refuse(at, "want a text or a list of tokens, got %s", short(raw))
+		}
+		for i, id := range in.ids {
+			if id < 0 || id >= size {
+				return in, refuse(fmt.Sprintf("%s[%d]", at, i), "is %d, and tokens are 0 to %d", id, size-1)
+			}
+		}
+		return in, nil
+	}
+	switch {
+	case raw == nil:
+		return nil, nil
+	case raw[0] == '"':
+		list = make([]input, 1)
+		return list, json.Unmarshal(raw, &list[0].text)
+	case startsNumber(raw):
+		one, err := tokens(name, raw)
+		return []input{one}, err
+	}
+	raws, err := listOf(name, raw, most)
+	for i, raw := range raws {
+		at, one := fmt.Sprintf("%s[%d]", name, i), input{}
+		if raw[0] == '"' {
+			err = json.Unmarshal(raw, &one.text)
+		} else {
+			one, err = tokens(at, raw)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, one)
+	}
+	return list, err
+}
+
+// complete writes the answers, whole or as they come. `texts` stand before the answers.
+func (c *call) complete(s *sampling, choices []*choice, texts []string, logProbs bool) error {
+	r := completionResponse{ID: newID("cmpl-"), Object: "text_completion", Created: c.began.Unix(), Model: c.model.Name}
+	out := make([]completionChoice, len(choices))
+	whole := make([]strings.Builder, len(choices))
+	listed := make([]*listedLogProbs, len(choices))
+	for i := range out {
+		out[i].Index = i
+		if texts != nil {
+			whole[i].WriteString(texts[i/s.answers])
+		}
+		if logProbs {
+			listed[i] = &listedLogProbs{}
+		}
+	}
+	err := c.run(choices, func(g grown) error {
+		text := ""
+		for _, p := range g.parts {
+			text += p.text
+		}
+		o := &out[g.index]
+		if logProbs && g.token.Reason != "stop" {
+			listed[g.index].add(c.model.Decoder.Tokenizer, g.token, text)
+		}
+		whole[g.index].WriteString(text)
+		if g.ended {
+			reason := g.reason
+			o.Reason = &reason
+		}
+		if !s.stream || text == "" && !g.ended && whole[g.index].Len() == 0 {
+			return nil
+		}
+		o.Text, o.LogProbs = whole[g.index].String(), listed[g.index].drain()
+		whole[g.index].Reset()
+		r.Choices = []completionChoice{*o}
+		return c.event(r)
+	})
+	if err != nil {
+		return err
+	}
+	count := usageOf(choices, s.answers)
+	if !s.stream {
+		for i := range out {
+			out[i].Text, out[i].LogProbs = whole[i].String(), listed[i].drain()
+		}
+		r.Choices, r.Usage = out, count
+		return c.reply(r)
+	}
+	if s.usage {
+		r.Choices, r.Usage = []completionChoice{}, count
+		if err := c.event(r); err != nil {
+			return err
+		}
+	}
+	return c.line([]byte("[DONE]"))
+}

@@ -1,0 +1,175 @@
+package openai
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// embedding is a vector in a response.
+type embedding struct {
+	Object string `json:"object"`
+	Index  int    `json:"index"`
+	Vector any    `json:"embedding"` // numbers, or base64 of little-endian float32
+}
+
+// embeddings answers with vectors of texts.
+func (c *call) embeddings() error {
+	if err := c.encodes(); err != nil {
+		return err
+	}
+	in, encoding, dimensions, truncate, user := c.in, "float", 0, false, ""
+	in.choice("encoding_format", &encoding, "float", "base64")
+	in.count("dimensions", &dimensions, 1, 1<<20)
+	in.truth("truncate", &truncate)
+	in.text("user", &user)
+	list, err := c.inputs("input", c.h.o.Texts, math.MaxInt64)
+	if err == nil && len(list) == 0 {
+		err = refuse("input", "want a text, texts, tokens, or lists of tokens")
+	}
+	if err == nil {
+		err = in.done()
+	}
+	if err != nil {
+		return err
+	}
+	ids, tokens := make([][]int64, len(list)), 0
+	for i, one := range list {
+		if err := c.over(); err != nil {
+			return err
+		}
+		if ids[i] = one.ids; one.ids == nil {
+			cut := 0
+			if ids[i], cut = c.model.Encoder.Tokens(one.text); cut > 0 && !truncate {
+				return &refusal{param: fmt.Sprintf("input[%d]", i), code: "context_length_exceeded", text: fmt.Sprintf(
+					"it has %d tokens, and the model takes %d: divide it, or send truncate: true", len(ids[i])+cut, len(ids[i]))}
+			}
+		}
+		tokens += len(ids[i])
+	}
+	vectors, err := c.model.Encoder.EmbedTokens(c.r.Context(), ids)
+	if err != nil {
+		return err
+	}
+	out := make([]embedding, len(vectors))
+	for i, v := range vectors {
+		if dimensions > len(v) {
+			return refuse("dimensions", "is %d, and the model's vectors have %d", dimensions, len(v))
+		}
+		if dimensions > 0 {
+			v = shortened(v[:dimensions])
+		}
+		if err := finite(v); err != nil {
+			return err
+		}
+		out[i] = embedding{"embedding", i, v}
+		if encoding == "base64" {
+			raw := make([]byte, 0, 4*len(v))
+			for _, x := range v {
+				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
+			}
+			out[i].Vector = base64.StdEncoding.EncodeToString(raw)
+		}
+	}
+	return c.reply(map[string]any{
+		"object": "list", "data": out, "model": c.model.Name, "usage": map[string]int{"prompt_tokens": tokens, "total_tokens": tokens},
+	})
+}
+
+// finite fails for a number that JSON does not have.
+func finite(list []float32) error {
+	for _, x := range list {
+		if v := float64(x); math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Errorf("the model has computed %v", v)
+		}
+	}
+	return nil
+}
+
+// shortened returns a part of a vector with the length 1.
+func shortened(v []float32) []float32 {
+	sum := 0.0
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	if sum == 0 {
+		return v
+	}
+	out := slices.Clone(v)
+	for i := range out {
+		out[i] = float32(float64(out[i]) / math.Sqrt(sum))
+	}
+	return out
+}
+
+// ranked is a text in the response of rerank.
+type ranked struct {
+	Index    int            `json:"index"`
+	Score    float32        `json:"relevance_score"`
+	Document map[string]any `json:"document,omitempty"`
+}
+
+// rerank answers with the scores of texts for a query, the best first.
+func (c *call) rerank() error {
+	if err := c.encodes(); err != nil {
+		return err
+	}
+	in, query, most, returned := c.in, "", c.h.o.Texts, false
+	if !in.text("query", &query) || query == "" {
+		in.refuse("query", "want a text")
+	}
+	in.count("top_n", &most, 1, 1<<30)
+	in.truth("return_documents", &returned)
+	in.neutral("truncate", "true")
+	texts := documents(in, c.h.o.Texts)
+	if err := in.done(); err != nil {
+		return err
+	}
+	scores, err := c.model.Encoder.Rank(c.r.Context(), query, texts)
+	if err == nil {
+		err = finite(scores)
+	}
+	if err != nil {
+		return err
+	}
+	out := make([]ranked, len(scores))
+	for i, score := range scores {
+		out[i] = ranked{Index: i, Score: score}
+		if returned {
+			out[i].Document = map[string]any{"text": texts[i]}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b ranked) int { return cmp.Compare(b.Score, a.Score) })
+	return c.reply(map[string]any{"id": newID("rerank-"), "object": "list", "model": c.model.Name, "results": out[:min(most, len(out))]})
+}
+
+// documents takes the texts to rank: texts, or objects with a text.
+func documents(in *fields, most int) (texts []string) {
+	list := in.list("documents", most)
+	if len(list) == 0 {
+		in.refuse("documents", "want a list of texts")
+	}
+	for i, raw := range list {
+		text, at := "", fmt.Sprintf("documents[%d]", i)
+		if raw[0] == '"' {
+			if err := json.Unmarshal(raw, &text); err != nil {
+				in.refuse(at, "%v", err)
+			}
+		} else if f, err := newFields(at, raw); err != nil {
+			in.refuse(at, "want a text, or an object with a text, got %s", short(raw))
+		} else {
+			if !f.text("text", &text) {
+				f.refuse("text", "it is missing")
+			}
+			if err := f.done(); err != nil && in.err == nil {
+				in.err = err
+			}
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}

@@ -1,0 +1,216 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"maps"
+
+	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
+)
+
+// fields are those of a JSON object. Each is taken once. A null counts as a field that is not
+// there. What is left in the end is not known here, and is refused.
+type fields struct {
+	at  string // the place of the object in the request, or ""
+	all map[string]json.RawMessage
+	err error // the first
+}
+
+// newFields reads an object.
+func newFields(at string, text []byte) (*fields, error) {
+	f := &fields{at: at}
+	if err := json.Unmarshal(text, &f.all); err != nil || f.all == nil {
+		if !json.Valid(text) {
+			return nil, refuse(at, "the request is no JSON: %v", json.Unmarshal(text, new(any)))
+		}
+		return nil, refuse(at, "want an object, got %s", short(text))
+	}
+	maps.DeleteFunc(f.all, func(_ string, raw json.RawMessage) bool { return string(raw) == "null" })
+	return f, nil
+}
+
+// short returns the beginning of a JSON value.
+func short(text []byte) string {
+	text = bytes.TrimSpace(text)
+	if len(text) > 40 {
+		return string(bytes.ToValidUTF8(text[:40], nil)) + "…"
+	}
+	return string(text)
+}
+
+func (f *fields) path(name string) string {
+	if f.at == "" {
+		return name
+	}
+	return f.at + "." + name
+}
+
+func (f *fields) refuse(name, format string, args ...any) {
+	if f.err == nil {
+		f.err = refuse(f.path(name), format, args...)
+	}
+}
+
+// take returns a field and leaves it out of what is left. It is nil if it is not there.
+func (f *fields) take(name string) json.RawMessage {
+	raw := f.all[name]
+	delete(f.all, name)
+	return raw
+}
+
+// into takes a field. `want` says what it has to be.
+func (f *fields) into(name, want string, to any) bool {
+	raw := f.take(name)
+	if raw == nil {
+		return false
+	}
+	if err := json.Unmarshal(raw, to); err != nil {
+		f.refuse(name, "want %s, got %s", want, short(raw))
+		return false
+	}
+	return true
+}
+
+func (f *fields) text(name string, to *string) bool { return f.into(name, "a text", to) }
+
+func (f *fields) truth(name string, to *bool) bool { return f.into(name, "true or false", to) }
+
+// number takes a number in a range.
+func (f *fields) number(name string, to *float64, from, upTo float64) bool {
+	var v float64
+	if !f.into(name, "a number", &v) {
+		return false
+	}
+	if !(v >= from && v <= upTo) {
+		f.refuse(name, "is %v, want %v to %v", v, from, upTo)
+		return false
+	}
+	*to = v
+	return true
+}
+
+// integer takes an integer in a range, also one that is written as 1.0 or 1e3.
+func (f *fields) integer(name string, to *int64, from, upTo int64) bool {
+	raw := f.take(name)
+	if raw == nil {
+		return false
+	}
+	v, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		wide, failed := strconv.ParseFloat(string(raw), 64)
+		if failed != nil || wide != math.Trunc(wide) || math.Abs(wide) > 1<<53 {
+			f.refuse(name, "want an integer, got %s", short(raw))
+			return false
+		}
+		v = int64(wide)
+	}
+	if v < from || v > upTo {
+		f.refuse(name, "is %d, want %d to %d", v, from, upTo)
+		return false
+	}
+	*to = v
+	return true
+}
+
+func (f *fields) count(name string, to *int, from, upTo int) bool {
+	v := int64(*to)
+	ok := f.integer(name, &v, int64(from), int64(upTo))
+	*to = int(v)
+	return ok
+}
+
+// choice takes one of some texts.
+func (f *fields) choice(name string, to *string, of ...string) bool {
+	if !f.text(name, to) {
+		return false
+	}
+	if !slices.Contains(of, *to) {
+		f.refuse(name, "is %q, want one of %q", *to, of)
+		return false
+	}
+	return true
+}
+
+// list takes a list of at most so many elements. A small body cannot become much memory by it.
+func (f *fields) list(name string, most int) (list []json.RawMessage) {
+	raw := f.take(name)
+	if raw == nil {
+		return nil
+	}
+	list, err := listOf(f.path(name), raw, most)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	return list
+}
+
+func listOf(at string, raw json.RawMessage, most int) (list []json.RawMessage, err error) {
+	switch {
+	case raw[0] != '[':
+		return nil, refuse(at, "want a list, got %s", short(raw))
+	case bodies.Commas(raw) >= most:
+		return nil, refuse(at, "it has more than %d elements", most)
+	}
+	return list, json.Unmarshal(raw, &list)
+}
+
+// texts takes a text, or a list of at most so many texts.
+func (f *fields) texts(name string, most int) (texts []string) {
+	if raw := f.all[name]; raw != nil && raw[0] == '"' {
+		var one string
+		f.text(name, &one)
+		return []string{one}
+	}
+	for i, raw := range f.list(name, most) {
+		var one string
+		if raw[0] != '"' || json.Unmarshal(raw, &one) != nil {
+			f.refuse(fmt.Sprintf("%s[%d]", name, i), "want a text, got %s", short(raw))
+			return nil
+		}
+		texts = append(texts, one)
+	}
+	return texts
+}
+
+// object takes an object. It is nil if the field is not there.
+func (f *fields) object(name string) *fields {
+	raw := f.take(name)
+	if raw == nil {
+		return nil
+	}
+	inner, err := newFields(f.path(name), raw)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	return inner
+}
+
+// ignore leaves fields out that do not change an answer.
+func (f *fields) ignore(names ...string) {
+	for _, name := range names {
+		f.take(name)
+	}
+}
+
+// neutral refuses a field unless it has the value with which it changes nothing.
+func (f *fields) neutral(name string, values ...string) {
+	if raw := f.take(name); raw != nil && !slices.Contains(values, string(raw)) {
+		f.refuse(name, "is %s, which is not done here: want %s, or leave it out", short(raw), values[0])
+	}
+}
+
+// done returns the first error, and refuses what is left.
+func (f *fields) done() error {
+	if f.err != nil {
+		return f.err
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.all)) {
+		return refuse(f.path(name), "there is no such field here: leave it out")
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package openai
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+)
+
+// logProb is a token of a chat's answer with its probability.
+type logProb struct {
+	Token   string    `json:"token"`
+	LogProb float64   `json:"logprob"`
+	Bytes   []int     `json:"bytes"` // null for a special token
+	Top     []logProb `json:"top_logprobs,omitempty"`
+}
+
+// logProbOf returns a token with its probability. Bytes that are not UTF-8 alone are U+FFFD in its
+// text.
+func logProbOf(t *tokenizer.Tokenizer, token text.Token) (p logProb) {
+	p.LogProb = max(token.LogProb, -9999) // JSON has no infinity; OpenAI writes this in its place
+	if raw, ok := t.Bytes(token.ID); ok {
+		p.Token, p.Bytes = string([]rune(string(raw))), make([]int, len(raw))
+		for i, b := range raw {
+			p.Bytes[i] = int(b)
+		}
+	} else {
+		p.Token, _ = t.Token(token.ID)
+	}
+	for _, other := range token.Ranked {
+		p.Top = append(p.Top, logProbOf(t, other))
+	}
+	return p
+}
+
+// listedLogProbs are those of a completion.
+type listedLogProbs struct {
+	Tokens  []string             `json:"tokens"`
+	Own     []float64            `json:"token_logprobs"`
+	Top     []map[string]float64 `json:"top_logprobs"`
+	Offsets []int                `json:"text_offset"` // in the answer, in bytes
+
+	at int
+}
+
+func (l *listedLogProbs) add(t *tokenizer.Tokenizer, token text.Token, grown string) {
+	p := logProbOf(t, token)
+	top := map[string]float64{}
+	for _, other := range p.Top {
+		top[other.Token] = other.LogProb
+	}
+	l.Tokens, l.Own, l.Top, l.Offsets = append(l.Tokens, p.Token), append(l.Own, p.LogProb), append(l.Top, top), append(l.Offsets, l.at)
+	l.at += len(grown)
+}
+
+// drain returns what was added, and forgets it.
+func (l *listedLogProbs) drain() *listedLogProbs {
+	if l == nil || len(l.Tokens) == 0 {
+		return nil
+	}
+	out := *l
+	*l = listedLogProbs{at: l.at}
+	return &out
+}

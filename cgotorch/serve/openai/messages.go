@@ -1,0 +1,157 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+)
+
+// mostMessages bounds the messages of a chat, the parts of one, and its calls.
+const mostMessages = 4096
+
+// messages takes the messages of a chat.
+func (c *call) messages() (list []tokenizer.Message) {
+	raws := c.in.list("messages", mostMessages)
+	if len(raws) == 0 && c.in.err == nil {
+		c.in.refuse("messages", "want a list of at least one message")
+	}
+	names := map[string]string{} // of the functions, by the id of a call
+	for i, raw := range raws {
+		f, err := newFields(fmt.Sprintf("messages[%d]", i), raw)
+		var m tokenizer.Message
+		if err == nil {
+			m, err = c.message(f, names)
+		}
+		if err != nil && c.in.err == nil {
+			c.in.err = err
+		}
+		if c.in.err != nil {
+			return nil
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+// message reads a message.
+func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message, err error) {
+	if !f.choice("role", &m.Role, "system", "developer", "user", "assistant", "tool") {
+		f.refuse("role", "it is missing: want system, developer, user, assistant or tool")
+	}
+	m.Content = content(f)
+	f.text("name", &m.Name)
+	switch m.Role {
+	case "developer":
+		if c.model.form.kind != harmony { // other templates know no developer
+			m.Role = "system"
+		}
+	case "assistant":
+		f.text("reasoning_content", &m.Reasoning)
+		if refusal := ""; f.text("refusal", &refusal) && m.Content == "" {
+			m.Content = refusal
+		}
+		m.ToolCalls = toolCalls(f, names)
+		f.ignore("annotations")
+		f.neutral("audio")
+		f.neutral("function_call")
+	case "tool":
+		f.text("tool_call_id", &m.ToolCallID)
+		if m.Name == "" {
+			m.Name = names[m.ToolCallID] // some templates write it
+		}
+	}
+	return m, f.done()
+}
+
+// content takes the content of a message: a text, or a list of parts that are texts.
+func content(f *fields) string {
+	raw := f.all["content"]
+	if raw == nil || raw[0] != '[' {
+		text := ""
+		f.text("content", &text)
+		return text
+	}
+	var whole strings.Builder
+	for i, raw := range f.list("content", mostMessages) {
+		part, err := newFields(fmt.Sprintf("%s[%d]", f.path("content"), i), raw)
+		if err == nil {
+			kind, text := "", ""
+			if part.text("type", &kind); kind == "refusal" {
+				part.text("refusal", &text)
+			} else if kind != "text" {
+				part.refuse("type", "is %q, and models here read texts alone", kind)
+			}
+			part.text("text", &text)
+			whole.WriteString(text)
+			err = part.done()
+		}
+		if err != nil {
+			if f.err == nil {
+				f.err = err
+			}
+			break
+		}
+	}
+	return whole.String()
+}
+
+// toolCall is a call of a function as templates read it.
+type toolCall struct {
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"` // an object
+	} `json:"function"`
+}
+
+// toolCalls takes the calls of an assistant's message, whose arguments are texts that hold objects.
+func toolCalls(f *fields, names map[string]string) json.RawMessage {
+	var calls []toolCall
+	for i, raw := range f.list("tool_calls", mostMessages) {
+		in, err := newFields(fmt.Sprintf("%s[%d]", f.path("tool_calls"), i), raw)
+		if err != nil {
+			f.err = err
+			return nil
+		}
+		call := toolCall{Type: "function"}
+		in.text("id", &call.ID)
+		in.choice("type", &call.Type, "function")
+		in.ignore("index")
+		if function := in.object("function"); function != nil {
+			arguments := "{}"
+			if !function.text("name", &call.Function.Name) {
+				function.refuse("name", "it is missing")
+			}
+			function.text("arguments", &arguments)
+			if call.Function.Arguments = json.RawMessage(arguments); function.err == nil {
+				if _, err := newFields(function.path("arguments"), call.Function.Arguments); err != nil {
+					function.refuse("arguments", "want a text that is a JSON object, got %s", short(call.Function.Arguments))
+				}
+			}
+			if in.err == nil {
+				in.err = function.done()
+			}
+		} else {
+			in.refuse("function", "it is missing")
+		}
+		if err := in.done(); err != nil && f.err == nil {
+			f.err = err
+		}
+		if f.err != nil {
+			return nil
+		}
+		names[call.ID] = call.Function.Name
+		calls = append(calls, call)
+	}
+	if calls == nil {
+		return nil
+	}
+	text, err := json.Marshal(calls)
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	return text
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/must"
+)
+
+// writeDecoder writes a folder of a tiny model with a tokenizer of a few letters and a template.
+func writeDecoder(t *testing.T) string {
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"config.json": `{"model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+			"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "eos_token_id": 7, "torch_dtype": "float32"}`,
+		"tokenizer.json":      `{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 6, "h": 7}, "merges": []}, "decoder": {"type": "ByteLevel"}}`,
+		"chat_template.jinja": `{% for m in messages %}{{ m.content }}{% endfor %}`,
+	} {
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
+	}
+	return folder
+}
+
+// A server has language models and encoders beside its other ones. They are loaded and unloaded on
+// the address of -admin, and /metrics has their counts.
+func TestServe_Texts(t *testing.T) {
+	const vectors = "../../tests/parity/encoders/testdata/bert"
+	weights := writeDecoder(t)
+	s := start(t, flags{texts: folders{"tiny=" + weights}, encoders: folders{vectors}, random: 3})
+	ask := func(path, body string) (int, string) { return s.call(t, "POST", s.main+path, []byte(body)) }
+	const chat = `{"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 5}`
+	for _, c := range []struct {
+		path, body, want string
+	}{
+		{"/v1/chat/completions", chat, `"prompt_tokens":3`},
+		{"/v1/embeddings", `{"model": "bert", "input": "a"}`, `"embedding":[`},
+		{"/v1/completions", `{"model": "tiny", "prompt": "ab", "stream": true}`, "[DONE]"},
+	} {
+		if status, body := ask(c.path, c.body); status != 200 || !strings.Contains(body, c.want) {
+			t.Errorf("%s: %d %s", c.path, status, body)
+		}
+	}
+	if status, body := ask("/v2/rerank", `{"model": "bert", "query": "a", "documents": ["b"]}`); status != 400 || !strings.Contains(body, "call Embed") {
+		t.Errorf("an encoder that does not rank: %d %s", status, body)
+	}
+	if status, body := s.call(t, "GET", s.admin+"/metrics", nil); status != 200 || !strings.Contains(body, `streamtorch_text_answers_total{model="tiny"} 2`) || !strings.Contains(body, `streamtorch_text_encoder_texts_total{model="bert"} 1`) {
+		t.Errorf("the metrics are %d %s", status, body)
+	}
+	if status, body := s.call(t, "POST", s.main+"/v1/models/tiny/unload", nil); status != 404 && status != 405 {
+		t.Errorf("unload on the public address: %d %s", status, body)
+	}
+	for range 2 {
+		for _, verb := range []string{"unload", "unload", "load", "load"} {
+			if status, body := s.call(t, "POST", s.admin+"/v1/models/tiny/"+verb, nil); status != 200 {
+				t.Fatalf("%s: %d %s", verb, status, body)
+			}
+			want := map[string]int{"unload": 404, "load": 200}[verb]
+			if status, body := ask("/v1/chat/completions", chat); status != want {
+				t.Errorf("a chat after %s: %d %s", verb, status, body)
+			}
+		}
+	}
+	if status, _ := s.call(t, "POST", s.admin+"/v1/models/other/load", nil); status != 404 {
+		t.Errorf("an unknown model: %d", status)
+	}
+	_, body := s.call(t, "GET", s.main+"/status", nil)
+	var now numbers
+	must.Do(t, json.Unmarshal([]byte(body), &now))
+	if len(now.Texts) != 2 || now.Texts[0].State != "ready" || !strings.Contains(now.Texts[0].Limits, "256 tokens") || !strings.Contains(now.Limits, "1 MiB") {
+		t.Errorf("the page has %s", body)
+	}
+}
+
+// Two models of one name, and a folder without a model, end the server with an error that names
+// them.
+func TestServe_TextsRefused(t *testing.T) {
+	for _, c := range []struct {
+		f    flags
+		want string
+	}{
+		{flags{texts: folders{"a=x", "a=y"}}, `the name "a"`},
+		{flags{texts: folders{"a=" + t.TempDir()}}, "config.json"},
+		{flags{encoders: folders{t.TempDir()}}, "config.json"},
+	} {
+		c.f.listen, c.f.device, c.f.perClient, c.f.timeout, c.f.maxBody = "localhost:0", "cpu", 8, 1e9, 1
+		opened := must.Get(open(c.f))(t)
+		if err := opened.run(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want %q", c.f.texts, err, c.want)
+		}
+		opened.close()
+	}
+}
