@@ -94,6 +94,7 @@ type Model struct {
 
 	generation generationConfig
 	eos        []int64 // tokens that end an answer
+	schemas    schemaMasks
 }
 
 // Open makes a model of a folder as Hugging Face's save_pretrained writes it. It reads config.json,

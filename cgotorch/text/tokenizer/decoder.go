@@ -214,19 +214,22 @@ func byteFallback() decoder {
 		data = data[:0]
 	}
 	return &whole{last: flush, fn: func(name string, next sink) {
-		if len(name) == 6 && strings.HasPrefix(name, "<0x") && name[5] == '>' {
-			digits := name[3:5]
-			if digits[0] == '+' {
-				digits = digits[1:] // Rust takes it too
-			}
-			if b, err := strconv.ParseUint(digits, 16, 8); err == nil {
-				data = append(data, byte(b))
-				return
-			}
+		if b, ok := fallbackByte(name); ok {
+			data = append(data, b)
+			return
 		}
 		flush(next)
 		next(token(name))
 	}}
+}
+
+// fallbackByte returns the byte that a token such as <0x0A> names.
+func fallbackByte(name string) (b byte, ok bool) {
+	if len(name) != 6 || !strings.HasPrefix(name, "<0x") || name[5] != '>' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimPrefix(name[3:5], "+"), 16, 8) // Rust takes a + too
+	return byte(n), err == nil
 }
 
 // spaced joins tokens by spaces, where a file has no decoder.

@@ -108,6 +108,7 @@ func parse(data []byte) (*Tokenizer, error) {
 	if t.decoder, err = readDecoder(file.Decoder, "decoder"); err != nil {
 		return nil, err
 	}
+	t.bytes = tokenBytes(file.Decoder)
 	return t, t.readLimits(file.Truncation, file.Padding)
 }
 

@@ -67,7 +67,7 @@ func parseTekken(data []byte) (*Tokenizer, error) {
 	}
 	model.mergeByRank()
 	t := &Tokenizer{model: model, pre: []preTokenizer{cutter(split.each).isolate}, around: bare, extra: map[int64]string{}, special: map[string]bool{},
-		normalize: func(p piece) piece { return p }, decoder: byteLevel}
+		normalize: func(p piece) piece { return p }, decoder: byteLevel, bytes: byteLevelBytes}
 	var specials []addedToken
 	for id, name := range names {
 		t.extra[int64(id)], t.special[name] = name, true

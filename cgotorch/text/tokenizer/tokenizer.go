@@ -24,6 +24,7 @@ type Tokenizer struct {
 	truncation truncation
 	padding    *padding // nil if texts are not filled up
 	decoder    newDecoder
+	bytes      func(name string) []byte // of a token within a text; nil if they depend on the tokens beside it
 
 	extra   map[int64]string // the names of the added tokens, by id; the model may lack some of them
 	special map[string]bool
