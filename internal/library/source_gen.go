@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "a31b49d458cadd81ad8b567637642b23473bb385dd352e10a4c78bc81ce86b56"
+const Source = "2c4776df3d1c50ea69bc7fd2923509eb8a11b7954cd93b01f3e36b95cec78b57"
