@@ -1,6 +1,5 @@
 #include "kernels/token_attention_cpu.h"
 
-#include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "kernels/heads.h"
+#include "kernels/on_threads.h"
 
 namespace ct {
 namespace {
@@ -158,23 +158,14 @@ void write(const CpuAttention& a, int kind, const Wide* fresh) {
 template <typename Raw, typename Wide>
 void attend_all(const CpuAttention& a, const at::Tensor& out) {
   const int64_t rows = a.query.size(0), heads = a.query.size(1), head = a.query.size(2), key_heads = a.memory.size(2), group = heads / key_heads;
-  Raw* const to = out.mutable_data_ptr<Raw>();
-  const Attention<Raw, Wide> of{a,  a.memory.const_data_ptr<Raw>(), a.query.const_data_ptr<Wide>(), a.sinks.defined() ? a.sinks.const_data_ptr<Wide>() : nullptr,
-                                to, head, key_heads, group};
+  const Wide* const sinks = a.sinks.defined() ? a.sinks.const_data_ptr<Wide>() : nullptr;
+  const Attention<Raw, Wide> of{a, a.memory.const_data_ptr<Raw>(), a.query.const_data_ptr<Wide>(), sinks, out.mutable_data_ptr<Raw>(), head, key_heads, group};
   write<Raw>(a, 0, a.key.const_data_ptr<Wide>());
   write<Raw>(a, 1, a.value.const_data_ptr<Wide>());
   int64_t products = 0;
   for (const SeenKeys& row : a.rows) products += (row.newest - row.oldest + 1) * heads * head;
-  // LibTorch's threads take the units, by an iterator over the first element of each of their
-  // results. at::parallel_for would need a second library of OpenMP.
   const at::Tensor firsts = out.view({rows * key_heads, group * head}).select(1, 0);
-  at::TensorIterator units = at::TensorIteratorConfig().add_output(firsts).resize_outputs(false).check_all_same_dtype(false).build();
-  units.for_each(
-      [&](char** data, const int64_t*, int64_t count, int64_t) {
-        const int64_t first = (reinterpret_cast<Raw*>(data[0]) - to) / (group * head);
-        attend_on_any(of, first, first + count);
-      },
-      std::max<int64_t>(rows * key_heads * at::internal::GRAIN_SIZE / (products + 1), 1));
+  on_threads(firsts, products, [&](int64_t from, int64_t to) { attend_on_any(of, from, to); });
 }
 
 }  // namespace

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "2c4776df3d1c50ea69bc7fd2923509eb8a11b7954cd93b01f3e36b95cec78b57"
+const Source = "6bd0ee0e393a28ee01026978645cb285c207e35320c0bfbe363c45190f03efb5"
