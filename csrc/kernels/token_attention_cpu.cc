@@ -127,7 +127,7 @@ CT_INLINE void attend_units(const Attention<Raw, Wide>& of, int64_t from, int64_
 
 #ifdef __x86_64__
 template <typename Raw, typename Wide>
-__attribute__((target("avx2,fma,f16c"))) void attend_on_avx2(const Attention<Raw, Wide>& of, int64_t from, int64_t to) {
+__attribute__((target("avx2,fma"))) void attend_on_avx2(const Attention<Raw, Wide>& of, int64_t from, int64_t to) {
   attend_units(of, from, to);
 }
 #endif
@@ -135,7 +135,7 @@ __attribute__((target("avx2,fma,f16c"))) void attend_on_avx2(const Attention<Raw
 template <typename Raw, typename Wide>
 void attend_on_any(const Attention<Raw, Wide>& of, int64_t from, int64_t to) {
 #ifdef __x86_64__
-  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2) return attend_on_avx2(of, from, to);
 #endif
   attend_units(of, from, to);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "6bd0ee0e393a28ee01026978645cb285c207e35320c0bfbe363c45190f03efb5"
+const Source = "38177cbaaf1fcf2c11bf3ff38e439a7d42779efed07ccaa2c255d730b6423f72"
