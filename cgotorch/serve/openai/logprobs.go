@@ -26,8 +26,8 @@ func logProbOf(t *tokenizer.Tokenizer, token text.Token) logProb {
 	return p
 }
 
-// tokenProbOf returns a token with its probability. Bytes that are not UTF-8 alone are U+FFFD in its
-// text.
+// tokenProbOf returns a token with its probability. Bytes that are not UTF-8 alone are U+FFFD in
+// its text.
 func tokenProbOf(t *tokenizer.Tokenizer, token text.Token) (p tokenProb) {
 	p.LogProb = max(token.LogProb, -9999) // JSON has no infinity; OpenAI writes this in its place
 	if raw, ok := t.Bytes(token.ID); ok {
