@@ -112,7 +112,7 @@ func (c *call) inputs(name string, most int, size int64) (list []input, err erro
 	raw := c.in.take(name)
 	tokens := func(at string, raw json.RawMessage) (in input, err error) {
 		in.ids = []int64{}
-		if json.Unmarshal(raw, &in.ids) != nil || in.ids == nil {
+		if bytes.Contains(raw, []byte("null")) || json.Unmarshal(raw, &in.ids) != nil { // a null would become 0
 			return in, refuse(at, "want a text or a list of tokens, got %s", short(raw))
 		}
 		for i, id := range in.ids {
