@@ -144,9 +144,25 @@ func deny(w http.ResponseWriter, r *http.Request, status int, text string) {
 	w.WriteHeader(status)
 	var v any = map[string]string{"error": text}
 	if isText(r) {
-		v = map[string]any{"error": map[string]any{"message": text, "type": http.StatusText(status), "param": nil, "code": nil}}
+		v = openaiError(status, text)
 	}
 	_ = json.NewEncoder(w).Encode(v) // an error means that the client is gone
+}
+
+// openaiError is an error of the guard as OpenAI writes it.
+func openaiError(status int, text string) any {
+	kind, code := "server_error", any(nil)
+	switch status {
+	case http.StatusUnauthorized:
+		kind, code = "authentication_error", "invalid_api_key"
+	case http.StatusForbidden:
+		kind = "permission_error"
+	case http.StatusNotFound:
+		kind = "not_found_error"
+	case http.StatusTooManyRequests:
+		kind, code = "rate_limit_exceeded", "rate_limit_exceeded"
+	}
+	return map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}}
 }
 
 // tap guards gRPC. It sees a call before the message comes, so without the token few messages take

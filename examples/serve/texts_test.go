@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,5 +92,26 @@ func TestServe_TextsRefused(t *testing.T) {
 			t.Errorf("%+v: got %v, want %q", c.f.texts, err, c.want)
 		}
 		opened.close()
+	}
+}
+
+// What the guard denies has the form of OpenAI's errors, by which clients know the class.
+func TestDeny_OpenAI(t *testing.T) {
+	for _, c := range []struct {
+		path   string
+		status int
+		want   string
+	}{
+		{"/v1/models", 401, `{"error":{"code":"invalid_api_key","message":"x","param":null,"type":"authentication_error"}}`},
+		{"/v2/rerank", 429, `{"error":{"code":"rate_limit_exceeded","message":"x","param":null,"type":"rate_limit_exceeded"}}`},
+		{"/v1/chat/completions", 403, `{"error":{"code":null,"message":"x","param":null,"type":"permission_error"}}`},
+		{"/v1/chat/completions", 503, `{"error":{"code":null,"message":"x","param":null,"type":"server_error"}}`},
+		{"/v2/models", 429, `{"error":"x"}`},
+	} {
+		w := httptest.NewRecorder()
+		deny(w, httptest.NewRequest("POST", c.path, nil), c.status, "x")
+		if got := strings.TrimSpace(w.Body.String()); got != c.want || w.Code != c.status {
+			t.Errorf("%s: %d %s, want %d %s", c.path, w.Code, got, c.status, c.want)
+		}
 	}
 }

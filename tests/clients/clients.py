@@ -310,8 +310,7 @@ def kserve():
 
 def command(call, client, args, want, stdin=None):
     """Runs a program, whose output must match."""
-    name = args[0]
-    if shutil.which(name) is None:
+    if shutil.which(client) is None:
         line(call, client, "not run: not installed")
         return
 

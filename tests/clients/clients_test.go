@@ -1,5 +1,5 @@
-// Package clients calls examples/serve with clients of the Open Inference Protocol that others have
-// written. README.md has what each call gave.
+// Package clients calls examples/serve with clients that others have written, of the Open Inference
+// Protocol and of OpenAI's interface. README.md has what each call gave.
 package clients
 
 import (
@@ -21,14 +21,20 @@ var update = flag.Bool("update", false, "write the table of README.md anew")
 // python names the variable with a Python that has the clients.
 const python = "STREAMTORCH_CLIENTS"
 
-// start runs the server, and returns its ports: HTTP, gRPC and -admin.
-func start(t *testing.T) (ports []string) {
+// build returns the program of the server.
+func build(t *testing.T) (program string) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "serve")
+	program = filepath.Join(t.TempDir(), "serve")
 	if out, err := exec.Command("go", "build", "-o", program, "../../examples/serve").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	cmd := exec.Command(program, "-models", "../../examples/serve/models", "-device", "cpu", "-listen", "localhost:0", "-grpc", "localhost:0", "-admin", "localhost:0")
+	return program
+}
+
+// start runs the server with some flags, and returns its ports in the order in which it tells them.
+func start(t *testing.T, program string, want int, args ...string) (ports []string) {
+	t.Helper()
+	cmd := exec.Command(program, append([]string{"-device", "cpu", "-listen", "localhost:0", "-admin", "localhost:0"}, args...)...)
 	lines := must.Get(cmd.StdoutPipe())(t)
 	must.Do(t, cmd.Start())
 	t.Cleanup(func() {
@@ -38,13 +44,15 @@ func start(t *testing.T) (ports []string) {
 		}
 	})
 	port := regexp.MustCompile(`:(\d+)(/|$)`)
-	for from := bufio.NewReader(lines); len(ports) < 3; {
+	for from := bufio.NewReader(lines); len(ports) < want; {
 		line, err := from.ReadString('\n')
 		m := port.FindStringSubmatch(strings.TrimSpace(line))
 		if err != nil || m == nil {
 			t.Fatalf("the server says %q, %v", line, err)
 		}
-		ports = append(ports, m[1])
+		if !slices.Contains(ports, m[1]) { // HTTP has a line for each interface
+			ports = append(ports, m[1])
+		}
 	}
 	return ports
 }
@@ -61,7 +69,7 @@ func TestClients(t *testing.T) {
 	if !found || !ended {
 		t.Fatal("README.md has no table")
 	}
-	ports := start(t)
+	ports := start(t, build(t), 3, "-models", "../../examples/serve/models", "-grpc", "localhost:0")
 	table := "\n| call | client | result |\n| --- | --- | --- |\n"
 	for _, group := range []string{"tritonclient", "kserve", "programs"} {
 		cmd := exec.Command(os.Getenv(python), "clients.py", group, ports[0], ports[1], ports[2], "../../examples/serve/frog.jpg", "../../examples/serve/inference/inference.proto")

@@ -56,7 +56,7 @@ func (c *call) sampling() (s sampling) {
 	if user := ""; in.text("user", &user) && user != "" {
 		s.o.Caller = "user " + user
 	}
-	in.ignore("metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+	in.ignore("metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
 	in.neutral("store", "false")
 	return s
 }

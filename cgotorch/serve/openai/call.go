@@ -199,6 +199,9 @@ func (c *call) fail(err error) {
 			}
 		}
 	}
+	if status == http.StatusTooManyRequests {
+		f.Error.Code = &f.Error.Type
+	}
 	if c.sent {
 		_ = c.event(f) // an error means that the client is gone
 		return

@@ -118,16 +118,24 @@ func (c *call) rerank() error {
 	if err := c.encodes(); err != nil {
 		return err
 	}
-	in, query, most, returned := c.in, "", c.h.o.Texts, false
+	in, query, most, longest, returned := c.in, "", c.h.o.Texts, math.MaxInt32, false
 	if !in.text("query", &query) || query == "" {
 		in.refuse("query", "want a text")
 	}
 	in.count("top_n", &most, 1, 1<<30)
 	in.truth("return_documents", &returned)
+	in.count("max_tokens_per_doc", &longest, 1, math.MaxInt32)
+	in.ignore("priority")
 	in.neutral("truncate", "true")
+	in.neutral("truncation", "true")
 	texts := documents(in, c.h.o.Texts)
 	if err := in.done(); err != nil {
 		return err
+	}
+	for i := 0; longest < math.MaxInt32 && i < len(texts); i++ {
+		if ids, _ := c.model.Encoder.Tokens(texts[i]); len(ids) > longest {
+			return refuse("max_tokens_per_doc", "is %d, and documents[%d] has more: cut it, or leave the field out", longest, i)
+		}
 	}
 	scores, err := c.model.Encoder.Rank(c.r.Context(), query, texts)
 	if err == nil {

@@ -197,10 +197,10 @@ func (f *fields) ignore(names ...string) {
 	}
 }
 
-// neutral refuses a field unless it has the value with which it changes nothing.
+// neutral refuses a field unless it has a value with which it changes nothing. A null always does.
 func (f *fields) neutral(name string, values ...string) {
 	if raw := f.take(name); raw != nil && !slices.Contains(values, string(raw)) {
-		f.refuse(name, "is %s, which is not done here: want %s, or leave it out", short(raw), values[0])
+		f.refuse(name, "is %s, which is not done here: want %s, or leave it out", short(raw), append(values, "null")[0])
 	}
 }
 

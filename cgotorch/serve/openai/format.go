@@ -133,7 +133,8 @@ type forcedCall struct {
 	schema json.RawMessage
 }
 
-// force returns the call of one of some functions. `opened` says that the prompt has begun thoughts.
+// force returns the call of one of some functions. `opened` says that the prompt has begun
+// thoughts.
 func (c *call) force(list []tool, opened bool) (f forcedCall, err error) {
 	parameters := func(t tool) json.RawMessage {
 		if t.parameters == nil {

@@ -33,7 +33,7 @@ type Options struct {
 	// Token is what each request must bear, as "Authorization: Bearer TOKEN". "" lets all pass.
 	Token    string
 	MaxBody  int64 // most bytes of a request's body, inflated; 0 means 16 MiB
-	Memory   int64 // bytes of all bodies at the same time, and of what they become; 0 means 1 GiB, or 4 times MaxBody if that is more
+	Memory   int64 // bytes of all bodies and of what they become; 0 means 1 GiB, at least 4 times MaxBody
 	Requests int   // most requests at the same time; one beyond has the status 429 at once; 0 means 4096
 	Choices  int   // most answers to one request, as n asks for them; 0 means 64
 	Texts    int   // most texts of one request, to embed or to rank; 0 means 2048

@@ -5,17 +5,30 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 
-// logProb is a token of a chat's answer with its probability.
-type logProb struct {
-	Token   string    `json:"token"`
-	LogProb float64   `json:"logprob"`
-	Bytes   []int     `json:"bytes"` // null for a special token
-	Top     []logProb `json:"top_logprobs,omitempty"`
+// tokenProb is a token with its probability.
+type tokenProb struct {
+	Token   string  `json:"token"`
+	LogProb float64 `json:"logprob"`
+	Bytes   []int   `json:"bytes"` // null for a special token
 }
 
-// logProbOf returns a token with its probability. Bytes that are not UTF-8 alone are U+FFFD in its
-// text.
-func logProbOf(t *tokenizer.Tokenizer, token text.Token) (p logProb) {
+// logProb is a token of a chat's answer, with the most probable ones in its place.
+type logProb struct {
+	tokenProb
+	Top []tokenProb `json:"top_logprobs"`
+}
+
+func logProbOf(t *tokenizer.Tokenizer, token text.Token) logProb {
+	p := logProb{tokenProbOf(t, token), []tokenProb{}}
+	for _, other := range token.Ranked {
+		p.Top = append(p.Top, tokenProbOf(t, other))
+	}
+	return p
+}
+
+// tokenProbOf returns a token with its probability. Bytes that are not UTF-8 alone are U+FFFD in
+// its text.
+func tokenProbOf(t *tokenizer.Tokenizer, token text.Token) (p tokenProb) {
 	p.LogProb = max(token.LogProb, -9999) // JSON has no infinity; OpenAI writes this in its place
 	if raw, ok := t.Bytes(token.ID); ok {
 		p.Token, p.Bytes = string([]rune(string(raw))), make([]int, len(raw))
@@ -24,9 +37,6 @@ func logProbOf(t *tokenizer.Tokenizer, token text.Token) (p logProb) {
 		}
 	} else {
 		p.Token, _ = t.Token(token.ID)
-	}
-	for _, other := range token.Ranked {
-		p.Top = append(p.Top, logProbOf(t, other))
 	}
 	return p
 }

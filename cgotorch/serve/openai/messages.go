@@ -53,7 +53,7 @@ func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message,
 			m.Content = refusal
 		}
 		m.ToolCalls = toolCalls(f, names)
-		f.ignore("annotations")
+		f.ignore("annotations", "parsed") // what clients add to an answer, which comes back in the history
 		f.neutral("audio")
 		f.neutral("function_call")
 	case "tool":
@@ -84,6 +84,7 @@ func content(f *fields) string {
 				part.refuse("type", "is %q, and models here read texts alone", kind)
 			}
 			part.text("text", &text)
+			part.ignore("prompt_cache_breakpoint")
 			whole.WriteString(text)
 			err = part.done()
 		}
@@ -126,6 +127,7 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 				function.refuse("name", "it is missing")
 			}
 			function.text("arguments", &arguments)
+			function.ignore("parsed_arguments") // of Python's client
 			if call.Function.Arguments = json.RawMessage(arguments); function.err == nil {
 				if _, err := newFields(function.path("arguments"), call.Function.Arguments); err != nil {
 					function.refuse("arguments", "want a text that is a JSON object, got %s", short(call.Function.Arguments))
