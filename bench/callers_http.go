@@ -19,8 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/serve/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 )
 
 // benchTextHTTP measures the callers of benchArrivals over HTTP, beside those in the process. Client
