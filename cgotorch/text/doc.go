@@ -52,7 +52,7 @@
 // A [Schema] binds an answer to a JSON schema. The answer is a value that fits, or MaxTokens has
 // cut it:
 //
-//	schema, err := text.CompileSchema([]byte(`{"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]}`))
+//	schema, err := text.CompileSchema(document) // {"type": "array", "items": {"type": "integer"}}
 //	…
 //	mask, err := m.SchemaMask(schema) // for one answer
 //	…
