@@ -63,6 +63,8 @@ var benchmarks = []benchmark{
 	{name: "text/experts", slow: true, run: benchExperts},
 	{name: "text/callers-8b", slow: true, run: benchCallers},
 	{name: "text/arrivals-8b", slow: true, run: benchArrivals},
+	{name: "text/http-8b", slow: true, run: benchTextHTTP},
+	{name: "text/embeddings", slow: true, run: benchEmbeddings},
 	{name: "serve", slow: true, run: benchServe},
 	{name: "serve/http", slow: true, run: benchServeHTTP},
 	{name: "distributed/resnet50/32", slow: true, run: benchDistributed(32)},

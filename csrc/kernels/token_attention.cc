@@ -21,15 +21,9 @@
 // The new key and value are rounded to the dtype of the cache and go into it. The token sees them
 // like that. The result is [rows, heads * HEAD] in the dtype of the cache. Of several rows, those
 // whose position is below 0 are padded: they write no key and no value, and their results are
-// zeros. The kernel: token_attention_cuda.h. On the CPU, LibTorch's operators do the work.
+// zeros. The kernel: token_attention_cuda.h. On the CPU: token_attention_cpu.h.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/tanh.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -37,13 +31,13 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <vector>
 
 #include "core/device.h"
 #include "kernels/edges.h"
 #include "kernels/heads.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/token_attention_cpu.h"
 #include "kernels/token_attention_cuda.h"
 #include "kernels/token_heads_cuda.h"
 #include "kernels/variants.h"
@@ -85,50 +79,35 @@ struct Inputs : HeadInputs {
   }
 };
 
-// Returns the result of one row, whose table is [2, blocks].
-at::Tensor row_by_operators(const Inputs& of) {
-  const at::ScalarType dtype = of.memory.scalar_type(), wide = of.wide();
-  const at::Tensor qkv = of.qkv.view({-1}).to(wide);
-  const int64_t head = of.head(), key_heads = of.key_heads();
-  const auto made = [&](int64_t from, int64_t count, Optional norm) {
-    return of.normed_and_rotated(qkv.narrow(0, from * head, count * head).view({1, count, head}), norm).squeeze(0);
-  };
-  const int64_t newest = of.position.item<int64_t>() - of.before.item<int64_t>() - 1;
-  TORCH_CHECK(newest >= 0 && newest < of.blocks() * kPage, kOperator, ": the token is number ", newest, " of a table of ", of.blocks(), " blocks");
-  const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0, block = oldest / kPage, blocks = newest / kPage - block + 1;
-  const at::Tensor pages = of.memory.view({-1, key_heads, kPage, head}), live = of.table.narrow(1, block, blocks);
-  const int64_t least = live.min().item<int64_t>(), most = live.max().item<int64_t>();
-  TORCH_CHECK(least >= 0 && most < pages.size(0), kOperator, ": the table has the pages ", least, " to ", most, ", and memory has ", pages.size(0));
-  // Writes new keys or values into the cache. Returns what the token sees: [key_heads, keys, HEAD].
-  const auto seen = [&](int64_t kind, const at::Tensor& fresh) {
-    const at::Tensor row = of.table.select(0, kind);
-    pages.select(0, row.select(0, newest / kPage).item<int64_t>()).select(1, newest % kPage).copy_(fresh.view({key_heads, head}));
-    const at::Tensor all = pages.index_select(0, row.narrow(0, block, blocks)).transpose(0, 1).reshape({key_heads, -1, head});
-    return all.narrow(1, oldest - block * kPage, newest - oldest + 1).to(wide);
-  };
-  const at::Tensor query = made(0, of.heads, of.query_norm).view({key_heads, -1, head});
-  const at::Tensor key = seen(0, made(of.heads, key_heads, of.key_norm));
-  const at::Tensor value = seen(1, qkv.narrow(0, (of.heads + key_heads) * head, key_heads * head));
-  at::Tensor scores = at::mul(at::matmul(query, key.transpose(1, 2)), of.scale);
-  if (of.cap > 0) scores = at::mul(at::tanh(at::mul(scores, 1 / of.cap)), of.cap);
-  if (is_defined(of.sinks)) scores = at::cat({scores, of.sinks->to(wide).view({key_heads, -1, 1})}, 2);
-  const at::Tensor weights = at::softmax(scores, -1).narrow(2, 0, newest - oldest + 1);
-  return at::matmul(weights, value).to(dtype).view({1, -1});
+// Returns the keys that row r sees. Throws if they are not in its table.
+SeenKeys seen_by(const Inputs& of, int64_t r) {
+  const int64_t position = of.position.const_data_ptr<int64_t>()[r], blocks = of.blocks(), pages = 2 * of.memory.size(1);
+  if (of.rows() > 1 && position < 0) return {-1, -1, nullptr, 0};
+  const int64_t newest = position - of.before.const_data_ptr<int64_t>()[r] - 1;
+  TORCH_CHECK(newest >= 0 && newest < blocks * kPage, kOperator, ": the token is number ", newest, " of a table of ", blocks, " blocks");
+  const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0;
+  const SeenKeys seen{oldest, newest, of.table.const_data_ptr<int64_t>() + (of.table.dim() == 3 ? r * of.table.stride(0) : 0), of.table.stride(-2)};
+  int64_t least = seen.pages[oldest / kPage], most = least;
+  for (const int64_t* kind : {seen.pages, seen.pages + seen.values}) {
+    const auto [low, high] = std::minmax_element(kind + oldest / kPage, kind + newest / kPage + 1);
+    least = std::min(least, *low), most = std::max(most, *high);
+  }
+  TORCH_CHECK(least >= 0 && most < pages, kOperator, ": the table has the pages ", least, " to ", most, ", and memory has ", pages);
+  return seen;
 }
 
-at::Tensor by_operators(const Inputs& of) {
-  const int64_t rows = of.rows();
-  std::vector<at::Tensor> results;
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto row = [&](const at::Tensor& t) { return t.view({rows, -1}).select(0, r); };
-    const at::Tensor qkv = row(of.qkv), cos = row(of.cos), sin = row(of.sin), position = row(of.position), before = row(of.before);
-    const at::Tensor table = of.table.dim() == 3 ? of.table.select(0, r) : of.table;
-    const Inputs one{{kOperator, qkv, of.query_norm, of.key_norm, of.eps, of.offset, cos, sin, position, of.memory, table, before, of.heads}, of.sinks, of.window,
-                     of.scale, of.cap, of.arrived};
-    const bool padded = rows > 1 && position.item<int64_t>() < 0;
-    results.push_back(padded ? at::zeros({1, of.heads * of.head()}, of.memory.options()) : row_by_operators(one));
-  }
-  return rows == 1 ? results[0] : at::cat(results, 0);
+at::Tensor on_cpu(const Inputs& of) {
+  const at::ScalarType dtype = of.memory.scalar_type(), wide = of.wide();
+  TORCH_CHECK(is_floating(dtype) || dtype == at::kDouble, kOperator, ": memory is ", dtype, ", want float32, bfloat16, float16 or float64");
+  const int64_t key_heads = of.key_heads();
+  const at::Tensor qkv = of.qkv.view({of.rows(), -1, of.head()}).to(wide);
+  const at::Tensor query = of.normed_and_rotated(qkv.narrow(1, 0, of.heads), of.query_norm);
+  const at::Tensor key = of.normed_and_rotated(qkv.narrow(1, of.heads, key_heads), of.key_norm);
+  const at::Tensor value = qkv.narrow(1, of.heads + key_heads, key_heads).contiguous();
+  const at::Tensor sinks = is_defined(of.sinks) ? of.sinks->to(wide) : at::Tensor();
+  CpuAttention a{of.memory, query, key, value, sinks, of.scale, of.cap, {}};
+  for (int64_t r = 0; r < of.rows(); ++r) a.rows.push_back(seen_by(of, r));
+  return attend_on_cpu(a);
 }
 
 // As the struct TokenAttention of the CUDA text.
@@ -288,7 +267,7 @@ at::Tensor token_attention(const at::Tensor& qkv, Optional query_norm, Optional 
   of.check();
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, memory.device());
   if (memory.is_cuda()) return by_kernel(of, checked);
-  return by_operators(of);
+  return on_cpu(of);
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {

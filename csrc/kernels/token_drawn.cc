@@ -29,6 +29,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -38,6 +40,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/on_threads.h"
 #include "kernels/token_best_cuda.h"
 #include "kernels/token_drawn_cuda.h"
 #include "kernels/token_probability.h"
@@ -79,40 +82,60 @@ struct Inputs {
   }
 };
 
+// Returns a number by which a token is sorted: likelier ones have smaller ones.
+uint64_t place_of(float logit, int64_t token) {
+  const float v = logit + 0.0f;  // -0 becomes 0
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  return static_cast<uint64_t>(bits >> 31 != 0 ? bits : bits ^ 0x7FFFFFFFu) << 32 | static_cast<uint64_t>(token);
+}
+
 // Returns the token that the CPU draws from logits, by these numbers.
 int64_t drawn_on_cpu(const float* logits, int64_t n, const float* numbers, bool top, bool filter, double uniform) {
-  const auto nan = std::find_if(logits, logits + n, [](float v) { return std::isnan(v); });
-  const int64_t likeliest = nan != logits + n ? nan - logits : std::max_element(logits, logits + n) - logits;
+  const int64_t likeliest = likeliest_of(logits, n);
   const float largest = logits[likeliest];
   if (!std::isfinite(largest)) return likeliest;
   const auto share = [&](int64_t i) {
     const double v = std::exp((static_cast<double>(logits[i]) - largest) / numbers[0]);
     return v < 0x1p-31 ? 0 : v;
   };
-  std::vector<int64_t> order(static_cast<size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  if (top || filter) {
-    const auto before = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
-    const int64_t kept = top ? static_cast<int64_t>(std::fmin(std::fmax(numbers[3], 1), static_cast<double>(n))) : n;
-    std::nth_element(order.begin(), order.begin() + (kept - 1), order.end(), before);
-    order.resize(static_cast<size_t>(kept));
-    std::sort(order.begin(), order.end(), before);
-  }
-  const auto sum = [&] { return std::accumulate(order.begin(), order.end(), 0.0, [&](double before, int64_t i) { return before + share(i); }); };
-  if (filter) {
-    const double most = numbers[1] * sum();
-    double before = 0;
-    const auto rare = [&](int64_t i) {
-      const bool drop = (numbers[1] < 1 && before >= most) || share(i) < numbers[2];
-      before += share(i);
-      return drop;
+  struct Token {
+    int64_t number;
+    double share;
+  };
+  std::vector<Token> kept;
+  if (!top && !filter) {
+    for (int64_t i = 0; i < n; ++i) kept.push_back({i, share(i)});
+  } else {
+    std::vector<uint64_t> order(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) order[static_cast<size_t>(i)] = place_of(logits[i], i);
+    const auto number = [](uint64_t place) { return static_cast<int64_t>(place & 0xFFFFFFFFu); };
+    // Sorts the places behind the first `from`, up to `to`.
+    const auto sort = [&](size_t from, size_t to) {
+      const auto at = [&](size_t i) { return order.begin() + static_cast<ptrdiff_t>(i); };
+      if (to < order.size()) std::nth_element(at(from), at(to), order.end());
+      std::sort(at(from), at(to));
     };
-    order.erase(std::remove_if(order.begin(), order.end(), rare), order.end());
+    size_t sorted = 0;
+    if (top) {
+      const auto most = static_cast<size_t>(std::fmin(std::fmax(numbers[3], 1), static_cast<double>(n)));
+      sort(0, most);
+      order.resize(sorted = most);
+    }
+    double most = std::numeric_limits<double>::infinity(), before = 0;
+    if (filter && numbers[1] < 1) most = numbers[1] * std::accumulate(order.begin(), order.end(), 0.0, [&](double sum, uint64_t p) { return sum + share(number(p)); });
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (i == sorted) sort(i, sorted = std::min(order.size(), 4 * i + 256));  // the likeliest ones are few
+      const Token next{number(order[i]), share(number(order[i]))};
+      if (filter && (before >= most || next.share < numbers[2])) break;
+      before += next.share;
+      kept.push_back(next);
+    }
   }
-  const double target = uniform * sum();
+  const double target = uniform * std::accumulate(kept.begin(), kept.end(), 0.0, [](double sum, const Token& t) { return sum + t.share; });
   double running = 0;
-  for (const int64_t i : order) {
-    if ((running += share(i)) > target) return i;
+  for (const Token& t : kept) {
+    if ((running += t.share) > target) return t.number;
   }
   return likeliest;
 }
@@ -155,7 +178,9 @@ void token_drawn(const at::Tensor& logits, const at::Tensor& changed, const at::
   const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, logits.device());
   const int64_t rows = of.rows();
   if (!logits.is_cuda()) {
-    for (int64_t row = 0; row < rows; ++row) on_cpu(of, row);
+    on_threads(token.view({-1}), 64 * logits.numel(), [&](int64_t from, int64_t to) {
+      for (int64_t row = from; row < to; ++row) on_cpu(of, row);
+    });
     return;
   }
   const c10::DeviceIndex device = logits.device().index();

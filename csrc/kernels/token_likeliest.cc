@@ -8,9 +8,8 @@
 // For each row it writes the first token with the largest of the logits, adds one to the position,
 // and writes the token and its log probability into the first two elements of `result`. One row may
 // have any shape. Of several rows, those whose position is below 0 are padded: nothing of them is
-// written. On the CPU, LibTorch's operators do the work.
+// written.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/argmax.h>
 #include <torch/library.h>
 
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/on_threads.h"
 #include "kernels/token_best_cuda.h"
 #include "kernels/token_probability.h"
 #include "kernels/variants.h"
@@ -70,16 +70,18 @@ void token_likeliest(const at::Tensor& logits, at::Tensor& token, at::Tensor& po
   TORCH_CHECK(!needs_gradient({logits}), kOperator, ": it has no gradient: call it in NoGrad");
   const Edge edge = edge_of(kOperator, {edge_name.data(), edge_name.size()}, logits.device());
   if (!logits.is_cuda()) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const at::Tensor row = logits.view({rows, n}).select(0, r), told = result.view({rows, -1}).select(0, r);
-      at::Tensor where = position.view({-1}).narrow(0, r, 1);
-      if (rows > 1 && where.item<int64_t>() < 0) continue;
-      const at::Tensor best = at::argmax(row, 0, /*keepdim=*/true);
-      token.view({-1}).narrow(0, r, 1).copy_(best);
-      where.add_(1);
-      told.select(0, 0).copy_(best.squeeze());
-      told.select(0, 1).fill_(log_probability(row.const_data_ptr<float>(), n, best.item<int64_t>()));
-    }
+    const float* const all = logits.const_data_ptr<float>();
+    int64_t *const tokens = token.mutable_data_ptr<int64_t>(), *const positions = position.mutable_data_ptr<int64_t>();
+    double* const results = result.mutable_data_ptr<double>();
+    on_threads(token.view({-1}), 16 * rows * n, [&](int64_t from, int64_t to) {
+      for (int64_t r = from; r < to; ++r) {
+        if (rows > 1 && positions[r] < 0) continue;
+        tokens[r] = likeliest_of(all + r * n, n);
+        ++positions[r];
+        results[r * told_of_row] = static_cast<double>(tokens[r]);
+        results[r * told_of_row + 1] = log_probability(all + r * n, n, tokens[r]);
+      }
+    });
     return;
   }
   const c10::DeviceIndex device = logits.device().index();

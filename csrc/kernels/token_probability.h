@@ -1,5 +1,5 @@
-// The logarithm of a token's probability on the CPU. All operators that end a decoder's step tell
-// the same bits.
+// The likeliest token and the logarithm of a token's probability on the CPU. All operators that end
+// a decoder's step tell the same bits.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,12 @@
 #include <numeric>
 
 namespace ct {
+
+// Returns the first of the largest of n logits. A NaN is larger than all numbers.
+inline int64_t likeliest_of(const float* logits, int64_t n) {
+  const float* const nan = std::find_if(logits, logits + n, [](float v) { return std::isnan(v); });
+  return (nan != logits + n ? nan : std::max_element(logits, logits + n)) - logits;
+}
 
 // Returns the logarithm of the probability that the softmax of n logits gives a token. If the
 // largest logit is not finite, there is none, and the result is NaN.

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "a31b49d458cadd81ad8b567637642b23473bb385dd352e10a4c78bc81ce86b56"
+const Source = "38177cbaaf1fcf2c11bf3ff38e439a7d42779efed07ccaa2c255d730b6423f72"

@@ -43,8 +43,12 @@ func Compile(document []byte) (g *Grammar, err error) {
 		enumSets: map[*location]map[string]bool{}, locations: 1}
 	c.root = &location{value: value}
 	defer func() {
-		if f, ok := recover().(*fault); ok {
+		switch f := recover().(type) {
+		case nil:
+		case *fault:
 			g, err = nil, errors.New(f.Error())
+		default:
+			panic(f)
 		}
 	}()
 	c.ready()

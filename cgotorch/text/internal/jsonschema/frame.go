@@ -4,10 +4,10 @@ package jsonschema
 type frameKind uint8
 
 const (
-	inDFA    frameKind = iota // x is the state of the automaton
-	inText                    // x is that of the characters, or 0; y and z are characters: least and most that are left
-	inKey                     // of a property: x is a node of the keyTrie, y the first property that may come, z the count
-	inOther                   // a key that is not declared: x is a node of the keyTrie, or -1 outside it
+	inDFA   frameKind = iota // x is the state of the automaton
+	inText                   // x is that of the characters, or 0; y and z are characters: least and most that are left
+	inKey                    // of a property: x is a node of the keyTrie, y the first property that may come, z the count
+	inOther                  // a key that is not declared: x is a node of the keyTrie, or -1 outside it
 	beginArray
 	openArray // behind [, for ]
 	inArray   // behind an item; x counts the items

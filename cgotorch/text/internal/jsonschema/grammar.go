@@ -15,9 +15,9 @@ const (
 type nodeKind uint8
 
 const (
-	nodeAny    nodeKind = iota // those of any of its parts
-	nodeDFA                    // texts of an automaton over bytes
-	nodeText                   // strings
+	nodeAny  nodeKind = iota // those of any of its parts
+	nodeDFA                  // texts of an automaton over bytes
+	nodeText                 // strings
 	nodeArray
 	nodeObject
 )

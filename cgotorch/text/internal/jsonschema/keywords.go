@@ -179,4 +179,3 @@ func lcm(all []multiple) *big.Int {
 	}
 	return of
 }
-

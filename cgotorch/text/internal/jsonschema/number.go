@@ -22,10 +22,10 @@ func decimal(r *big.Rat) digitsOf {
 
 // magnitudes is a range of numbers without a sign.
 type magnitudes struct {
-	some                 bool
-	low                  digitsOf
-	high                 *digitsOf // nil for no bound
-	lowStrict, hiStrict  bool
+	some                bool
+	low                 digitsOf
+	high                *digitsOf // nil for no bound
+	lowStrict, hiStrict bool
 }
 
 // numbers is a set of numbers to write.
