@@ -12,8 +12,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
-// openaiServers are two servers of OpenAI's interface. The clients of openai.py and of the module in
-// the folder openai ask them.
+// openaiServers are two servers of OpenAI's interface. The clients of openai.py and of the module
+// in the folder openai ask them.
 type openaiServers struct{ main, admin, guarded, token string }
 
 func startOpenAI(t *testing.T) (s openaiServers) {
