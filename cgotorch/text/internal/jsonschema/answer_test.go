@@ -134,6 +134,9 @@ func TestMasks_FullCache(t *testing.T) {
 		if answer.Fill(tokens, allowed); m.cost.own > MostCache/2 {
 			t.Fatalf("the cache has %d bytes", m.cost.own)
 		}
+		if s := answer.state; len(s.entries) > 0 && m.intern(slices.Clone(s.entries), s.final) != s {
+			t.Fatal("an answer holds old caches")
+		}
 		if again.Fill(tokens, want); !slices.Equal(allowed, want) {
 			t.Fatalf("other tokens are allowed behind %d tokens", len(tokens))
 		}
