@@ -205,7 +205,9 @@ func (c *compiler) determined(at *location, n *nfa) *dfa {
 		c.spend(len(set))
 		return set
 	}
-	start := name(closed([]int32{n.start}, true, false))
+	first := closed([]int32{n.start}, true, false)
+	start := "^" + name(first) // a state of its own: the same set may come again, where ^ does not hold
+	sets[start] = first
 	return explore(c, at, start, func(key string) (edges []edge, to []string, accept bool) {
 		set := sets[key]
 		for _, s := range closed(set, key == start, true) {
