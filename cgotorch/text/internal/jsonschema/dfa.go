@@ -108,7 +108,7 @@ func explore[S comparable](c *compiler, at *location, start S, next func(S) (edg
 	names := map[S]int32{start: 0}
 	for i := 0; i < len(order); i++ {
 		edges, to, accept := next(order[i])
-		c.spend(1 + len(edges))
+		c.spend(10 + 2*len(edges)) // for memory, too
 		for k := range edges {
 			name, ok := names[to[k]]
 			if !ok {
