@@ -185,7 +185,7 @@ func (m *maker) object(depth int) string {
 	case 1:
 		s += `,"additionalProperties":` + m.schema(0) + fmt.Sprintf(`,"minProperties":%d,"maxProperties":%d`, m.IntN(3), len(properties)+1+m.IntN(4))
 	case 2:
-		s += fmt.Sprintf(`,"minProperties":%d`, len(required))
+		s += fmt.Sprintf(`,"minProperties":%d`, min(len(properties), len(required)+m.IntN(2)))
 	}
 	return s + `}`
 }

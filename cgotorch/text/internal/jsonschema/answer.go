@@ -68,6 +68,7 @@ func (a *Answer) read(tokens []int64) (bits, *State) {
 			}
 		}
 	}
+	a.state = a.m.renew(a.state)
 	return a.m.maskOf(a.state), a.state
 }
 

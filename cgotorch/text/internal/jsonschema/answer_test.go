@@ -134,6 +134,9 @@ func TestMasks_FullCache(t *testing.T) {
 		if answer.Fill(tokens, allowed); m.cost.own > MostCache/2 {
 			t.Fatalf("the cache has %d bytes", m.cost.own)
 		}
+		if s := answer.state; len(s.entries) > 0 && m.intern(slices.Clone(s.entries), s.final) != s {
+			t.Fatal("an answer holds old caches")
+		}
 		if again.Fill(tokens, want); !slices.Equal(allowed, want) {
 			t.Fatalf("other tokens are allowed behind %d tokens", len(tokens))
 		}
@@ -147,5 +150,39 @@ func TestMasks_FullCache(t *testing.T) {
 	}
 	if drops < 10 {
 		t.Errorf("%d drops", drops)
+	}
+}
+
+// Behind each token that is allowed, another one or the end is. Keys that have come are the hard
+// case.
+func TestAnswer_NoDeadEnd(t *testing.T) {
+	v := vocabularies(t)["straddling"]
+	for schema, texts := range map[string]string{
+		`{}`: `|{|{"a":1,|{"a":1,"a|{"a":1,"|{"a":1,"\u0061|{"a":1,"\u006|{"a":{"b":1|[{"a":1},{"a|{"a":1,"b":2|{"a\"":1,"a\|"a|{"a":{"a":"x|{"":1,`,
+		`{"type":"object","properties":{"a":{"type":"null"}},"additionalProperties":{"type":"string","maxLength":2}}`: `{|{"b":"|{"a":null,|{"ab":"x","a|{"b":"x","b|{"b":"x"`,
+	} {
+		m := NewMasks(must.Get(Compile([]byte(schema)))(t), v)
+		for _, text := range strings.Split(texts, "|") {
+			var tokens []int64
+			for i := range len(text) {
+				tokens = append(tokens, int64(text[i]))
+			}
+			allowed := make([]bool, v.size)
+			m.NewAnswer([]int64{end}, false).Fill(tokens, allowed)
+			some := 0
+			for id, ok := range allowed {
+				if !ok {
+					continue
+				}
+				next := make([]bool, v.size)
+				m.NewAnswer([]int64{end}, false).Fill(append(slices.Clone(tokens), int64(id)), next)
+				if some++; !slices.Contains(next, true) {
+					t.Errorf("%s: behind %s, %q is allowed, and nothing behind it", schema, text, v.bytes[id])
+				}
+			}
+			if some == 0 {
+				t.Errorf("%s: nothing is allowed behind %s", schema, text)
+			}
+		}
 	}
 }

@@ -108,7 +108,7 @@ func explore[S comparable](c *compiler, at *location, start S, next func(S) (edg
 	names := map[S]int32{start: 0}
 	for i := 0; i < len(order); i++ {
 		edges, to, accept := next(order[i])
-		c.spend(1 + len(edges))
+		c.spend(10 + 2*len(edges)) // for memory, too
 		for k := range edges {
 			name, ok := names[to[k]]
 			if !ok {
@@ -205,7 +205,9 @@ func (c *compiler) determined(at *location, n *nfa) *dfa {
 		c.spend(len(set))
 		return set
 	}
-	start := name(closed([]int32{n.start}, true, false))
+	first := closed([]int32{n.start}, true, false)
+	start := "^" + name(first) // a state of its own: the same set may come again, where ^ does not hold
+	sets[start] = first
 	return explore(c, at, start, func(key string) (edges []edge, to []string, accept bool) {
 		set := sets[key]
 		for _, s := range closed(set, key == start, true) {

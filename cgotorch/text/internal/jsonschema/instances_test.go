@@ -37,7 +37,7 @@ func TestMasks_Instances(t *testing.T) {
 	vocabularies := vocabularies(t)
 	delete(vocabularies, "pieces") // has not all bytes
 	for _, test := range []struct{ schema, good, bad string }{
-		{`{}`, "1|-1.5e+10|\"a\"|null|[]|[1, {\"a\": []}]|{}|{\"a\":1, \"b\":[true,false]}|\"\\ud83d\\uDE00\\u00e4\\/\"", " 1|1 |01|[1,]|{,}|[1  ,2]|{\"a\":1,\"a\":2}|{\"a\":1,\"\\u0061\":2}|{\"\\u00E4\":1,\"ä\":2}|\"\\ud83d\"|\"\\udc00\"|\"\\ud83dx\"|\"\\x\"|nul|tru|+1|1.|.5|1e|1e100|--1"},
+		{`{}`, "1|-1.5e+10|\"a\"|null|[]|[1, {\"a\": []}]|{}|{\"a\":1, \"b\":[true,false]}|\"\\ud83d\\uDE00\\u00e4\\/\"", " 1|1 |01|[1,]|{,}|[1  ,2]|{\"a\":1,\"a\":2}|{\"a\":1,\"\\u0061\":2}|{\"\\u00E4\":1,\"ä\":2}|\"\\ud83d\"|\"\\udc00\"|\"\\udc00\\udc00\"|\"\\ud83d\\udb00\"|\"\\ud83d\\ud83d\"|\"\\ud83dx\"|\"\\x\"|nul|tru|+1|1.|.5|1e|1e100|--1"},
 		{`true`, "1|{\"a\":{\"a\":1}, \"b\":{\"a\":1}}|[{\"a\":1},{\"a\":2}]", "[{\"a\":1,\"b\":{},\"a\":1}]|{\"a\":[{\"a\":1}],\"a\":2}|{\"\":1,\"\":2}"},
 		{`{"type":"string"}`, "\"\"|\"流😀\u007f\"|\"\\n\\\"\\\\\"", "\"\n\"|\"\x00\"|\"\xc0\x80\"|\"\xe0\x80\x80\"|\"\xed\xa0\x80\"|\"\xf0\x80\x80\x80\"|\"\xf0\x8f\xbf\xbf\"|\"\xf4\x90\x80\x80\"|\"\xf5\x80\x80\x80\"|\"\xff\"|\"\x80\"|\"\xe6\xb5\"|\"\xe0\x9f\xbf\"|\"\xc3\"|\"\\u12\"|\"\\u12g4\"|\"a"},
 		{`{"type":"string","minLength":2,"maxLength":3}`, `"ab"|"流流流"|"😀😀"|"\ud83d\ude00a"|"\n\u0041"|"\\\""`, `"a"|"abcd"|"流流流流"|"😀"|"\ud83d\ude00"|"\u0041"|"😀😀😀😀"`},
@@ -46,6 +46,11 @@ func TestMasks_Instances(t *testing.T) {
 		{`{"type":"string","pattern":"^a$|c$"}`, `"a"|"c"|"xc"`, `"ab"|"ba"|"cx"`},
 		{`{"type":"string","pattern":"^(?:a|b){2,3}(?<n>x)?\\d*?$"}`, `"ab"|"aba"|"abx12"`, `"a"|"abab"|"ab1x"`},
 		{`{"type":"string","pattern":"^[\\s\\S]\\W[\\]\\-a-c][^\\]]$"}`, `"a-]x"|"\n\t-é"`, `"a-d1"|"aa]x"|"a-]]"`},
+		{`{"type":"string","pattern":"^[^\\s]$"}`, `"x"`, "\"\u00a0\"|\" \"|\"\\t\""},
+		{`{"type":"string","pattern":"^[^\\S]$"}`, `" "`, "\"\u00a0\"|\"x\""},
+		{`{"type":"string","pattern":"^\\S\\s$"}`, `"x "`, "\"x\u00a0\"|\"\u00a0 \""},
+		{`{"type":"string","pattern":"^.$"}`, `"x"|"😀"`, "\"\\n\"|\"\u2028\"|\"\\r\""},
+		{`{"type":"string","pattern":"$^"}`, `""`, `"a"`},
 		{`{"allOf":[{"pattern":"^a"},{"pattern":"b$"},{"minLength":3}],"type":"string"}`, `"axb"|"aab"`, `"ab"|"abx"|"xab"`},
 		{`{"type":"string","format":"date"}`, `"2024-02-29"|"2000-02-29"|"1999-12-31"`, `"2023-02-29"|"1900-02-29"|"2024-04-31"|"2024-13-01"|"2024-1-01"|"2024-00-10"|"2024-01-00"`},
 		{`{"type":"string","format":"date-time"}`, `"2024-02-29T23:59:59Z"|"2024-01-01T00:00:00.123+01:30"`, `"2024-02-29 23:59:59Z"|"2024-02-29T24:00:00Z"|"2024-02-29T23:59:59"`},
@@ -63,6 +68,11 @@ func TestMasks_Instances(t *testing.T) {
 		{`{"type":"integer","multipleOf":1.5}`, "0|3|-6", "1|2|4"},
 		{`{"allOf":[{"multipleOf":4},{"multipleOf":6}],"type":"number"}`, "12|24|0", "4|6|18"},
 		{`{"type":"number","minimum":-1.25,"exclusiveMaximum":2.5}`, "-1.25|-1.2|0|0.0|2.49|2|2.4999", "-1.26|2.5|2.50|3|-2|-0|25|1e0"},
+		{`{"type":"number","minimum":1.25}`, "1.25|1.3|1.250|2", "1.2|1.0|1|1.24"},
+		{`{"type":"number","maximum":0}`, "0|0.0|-1|-0.5", "-0|-0.0|0.1|1"},
+		{`{"type":"number","minimum":1.2345678901234512}`, "1.23456789012346", "1.23456789012345"},
+		{`{"type":"number","maximum":-1.2345678901234512}`, "-1.23456789012346", "-1.23456789012345"},
+		{`{"type":"number","maximum":1.2345678901234567}`, "1.23456789012345", "1.23456789012346"},
 		{`{"type":"number","exclusiveMinimum":0}`, "0.1|5|0.001|123456.75", "0|0.0|0.00|-1|1e5"},
 		{`{"type":"number","exclusiveMinimum":1.2,"maximum":1.3}`, "1.21|1.3|1.30|1.25", "1.2|1.20|1.31|1|2"},
 		{`{"type":"number"}`, "0|-1.5|1e5|1.25e+3|1e-99|123456789012345", "1e-100|1234567890123456|1.|1.5e"},
@@ -76,6 +86,8 @@ func TestMasks_Instances(t *testing.T) {
 		{`{"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3}`, "[1]|[1, 2,3]", "[]|[1,2,3,4]|[null]|[1 ,2]|[ 1]"},
 		{`{"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":{"type":"integer"},"minItems":1}`, "[null]|[null,true]|[null,false,1,2]", "[]|[true]|[null,1]|[null,true,null]"},
 		{`{"type":"array","prefixItems":[{"type":"null"},false]}`, "[]|[null]", "[null,null]|[1]"},
+		{`{"anyOf":[{"type":"array","prefixItems":[{"type":"string"},{"type":"null"}]},{"type":"array","prefixItems":[{"type":"string"},{"type":"boolean"}]}]}`,
+			`["a",null]|["b",true]|[]`, `["a",1]|[1]`},
 		{`{"type":"array","items":false}`, "[]", "[1]"},
 		{`{"type":"array","uniqueItems":true,"maxItems":1}`, "[]|[1]", "[1,2]"},
 

@@ -103,7 +103,7 @@ func (k *keys) quotes() int {
 func (k *keys) forbid(v *Vocabulary, mask bits, allowed []bool) {
 	var raw [64]byte
 	for _, id := range v.quoted[k.quotes()] {
-		if mask[id>>6]>>(id&63)&1 == 0 {
+		if int(id) >= len(allowed) || mask[id>>6]>>(id&63)&1 == 0 {
 			continue
 		}
 		trial := *k

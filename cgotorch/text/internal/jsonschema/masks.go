@@ -176,12 +176,18 @@ func (m *Masks) shared(f frame) frame {
 	return f
 }
 
+// renew drops caches that are too large. It returns the state in the new ones: the old state holds
+// the old ones.
+func (m *Masks) renew(s *State) *State {
+	if m.cost.all.Load() <= MostCache || m.cost.own <= MostCache/16 {
+		return s
+	}
+	m.clear()
+	return m.again(s, map[*State]*State{})
+}
+
 // maskOf returns the tokens that may come in a state. They are not to be changed.
 func (m *Masks) maskOf(s *State) bits {
-	if m.cost.all.Load() > MostCache && m.cost.own > MostCache/16 {
-		m.clear()
-		s = m.again(s, map[*State]*State{})
-	}
 	if s.like == nil {
 		entries, same := slices.Clone(s.entries), true
 		for i := range entries {

@@ -74,7 +74,7 @@ func (n *numbers) step(s numeral, b rune) (numeral, bool) {
 		ok := !n.integer && s.whole > 0 && !s.point
 		s.low, s.high = n.compared(s)
 		s.point = true
-		return s, ok && digits < mostDigits
+		return s, ok
 	case b == '+':
 		return s, false
 	}
