@@ -19,12 +19,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/serve/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 )
 
-// benchTextHTTP measures the callers of benchArrivals over HTTP, beside those in the process. Client
-// and server are one process.
+// benchTextHTTP measures the callers of benchArrivals over HTTP, beside those in the process.
+// Client and server are one process.
 func benchTextHTTP(c *config, emit func(row)) error {
 	llama := maps.Clone(llamas["8b"])
 	if c.brief {

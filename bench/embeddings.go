@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 )
 
 // embeddingsRun is a run of the rows of text/embeddings.
@@ -209,30 +209,44 @@ func (r *embeddingsRun) rows(kind string) error {
 	}
 	stats := r.e.Stats()
 	end()
+	return r.against(kind, clients, func(n int, theirs peerRate) {
+		name := fmt.Sprintf("text/embeddings/%s-%d", kind, n)
+		r.emit(against(name, ours[n].rate, "requests/s", theirs.name, theirs.Rate, higher,
+			fmt.Sprintf("in the process; %d requests; %.2f of %.0f/s offline; p50 %.2f p99 %.2f ms, peer %.2f and %.2f; %.1f texts a batch; %s",
+				count(n), ours[n].rate/offline, offline, ours[n].took.median(), ours[n].took.quantile(0.99), theirs.P50, theirs.P99, float64(stats.Texts)/float64(stats.Batches), r.note)))
+		r.emit(against(name+"-http", overHTTP[n].rate, "requests/s", "in the process", ours[n].rate, higher,
+			fmt.Sprintf("clients and server in one process; p50 %.2f p99 %.2f ms; %s", overHTTP[n].took.median(), overHTTP[n].took.quantile(0.99), r.note)))
+	}, count)
+}
+
+// peerRate is what a peer does for some clients. infinity-emb tells no times.
+type peerRate struct {
+	name           string
+	Rate, P50, P99 float64
+}
+
+// against measures the peers, each for so many clients.
+func (r *embeddingsRun) against(kind string, clients []int, each func(n int, theirs peerRate), count func(n int) int) error {
 	p, err := r.c.startPeer("embeddings.py", switches{})
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	if err := p.do(nil, "load", "folder", r.folder, "device", r.c.device.String(), "kind", kind, "batch", 256, "half", r.c.device.IsCUDA(), "compiled", false); err != nil {
+	device := r.c.device.String()
+	if err := p.do(nil, "load", "folder", r.folder, "device", device, "kind", kind, "batch", 256, "half", r.c.device.IsCUDA(), "compiled", false); err != nil {
 		return err
 	}
 	for _, n := range clients {
-		var theirs struct{ Rate, P50, P99 float64 }
+		theirs := peerRate{name: "sentence-transformers behind a queue"}
 		for range 2 {
 			if err := p.do(&theirs, "rate", "kind", kind, "clients", n, "count", count(n)); err != nil {
 				return err
 			}
 		}
-		name := fmt.Sprintf("text/embeddings/%s-%d", kind, n)
-		r.emit(against(name, ours[n].rate, "requests/s", "sentence-transformers behind a queue", theirs.Rate, higher,
-			fmt.Sprintf("in the process; %d requests; %.2f of %.0f/s offline; p50 %.2f p99 %.2f ms, peer %.2f and %.2f; %.1f texts a batch; %s",
-				count(n), ours[n].rate/offline, offline, ours[n].took.median(), ours[n].took.quantile(0.99), theirs.P50, theirs.P99, float64(stats.Texts)/float64(stats.Batches), r.note)))
-		r.emit(against(name+"-http", overHTTP[n].rate, "requests/s", "in the process", ours[n].rate, higher,
-			fmt.Sprintf("clients and server in one process; p50 %.2f p99 %.2f ms; %s", overHTTP[n].took.median(), overHTTP[n].took.quantile(0.99), r.note)))
-		var infinity struct{ Rate float64 }
-		if err := p.do(&infinity, "infinity", "folder", r.folder, "device", r.c.device.String(), "kind", kind, "clients", n, "count", count(n), "batch", 256); err == nil {
-			r.emit(against(name+"-infinity", ours[n].rate, "requests/s", "infinity-emb", infinity.Rate, higher, r.note))
+		each(n, theirs)
+		theirs = peerRate{name: "infinity-emb"}
+		if err := p.do(&theirs, "infinity", "folder", r.folder, "device", device, "kind", kind, "clients", n, "count", count(n), "batch", 256); err == nil {
+			each(n, theirs)
 		}
 	}
 	return nil

@@ -47,6 +47,17 @@
 // answer independent of the others. [Plan] tells how many conversations fit into a memory, before
 // anything is loaded.
 //
+// # Answers that fit a schema
+//
+// A [Schema] binds an answer to a JSON schema. The answer is a value that fits, or MaxTokens has
+// cut it:
+//
+//	schema, err := text.CompileSchema(document) // {"type": "array", "items": {"type": "integer"}}
+//	…
+//	mask, err := m.SchemaMask(schema) // for one answer
+//	…
+//	answer := talk.Chat(ctx, messages, tokenizer.ChatOptions{}, text.GenerateOptions{Mask: mask})
+//
 // # Training
 //
 // [Model.Forward] is the whole pass without a cache, for training. The model's Weights are its

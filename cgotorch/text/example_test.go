@@ -2,7 +2,10 @@ package text_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -69,6 +72,43 @@ func ExamplePlan() {
 	// 9 experts of each layer have a slot
 	// 4 conversations of 100 tokens fit
 	// weights as planned: true and all in the bound: true
+}
+
+// Random weights answer with values that fit, too.
+func ExampleModel_SchemaMask() {
+	const folder = "../../docs/book/testdata/chat" // it has no weights
+	m, err := text.Open(cgotorch.CPU, folder, text.Options{RandomWeights: 1})
+	cgotorch.Check(err)
+	defer m.Close()
+	talk := m.NewConversation()
+	defer talk.Close()
+	schema, err := text.CompileSchema([]byte(`{
+		"type": "object",
+		"properties": {
+			"wind": {"enum": ["north", "east", "south", "west"]},
+			"knots": {"type": "integer", "minimum": 0, "maximum": 99}
+		},
+		"required": ["wind", "knots"]
+	}`))
+	cgotorch.Check(err)
+	mask, err := m.SchemaMask(schema)
+	cgotorch.Check(err)
+	answer := ""
+	for token, err := range talk.Generate(context.Background(), m.Tokenizer.Encode("How is the wind?"), text.GenerateOptions{Mask: mask, Temperature: 1, Seed: 1}) {
+		cgotorch.Check(err)
+		answer += token.Text
+	}
+	var weather struct {
+		Wind  string
+		Knots int
+	}
+	cgotorch.Check(json.Unmarshal([]byte(answer), &weather))
+	fmt.Println(len(weather.Wind) >= 4, weather.Knots >= 0, weather.Knots <= 99)
+	_, err = text.CompileSchema([]byte(`{"properties": {"age": {"not": {"const": 3}}}}`))
+	fmt.Println(strings.Contains(err.Error(), "/properties/age/not: "), errors.Is(err, cgotorch.ErrInvalidArgument))
+	// Output:
+	// true true true
+	// true true
 }
 
 func ExampleSwitch_Generate() {

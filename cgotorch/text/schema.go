@@ -48,9 +48,9 @@ func CompileSchema(document []byte) (*Schema, error) {
 // expects all false before. Each call is right by itself. A call is fast if its answer goes on from
 // that of the last call. All functions of a model may run at once.
 //
-// SchemaMask fails with [cgotorch.ErrInvalidArgument] if the model has no token for the end, and if
-// it has no tokenizer, or one whose tokens do not tell their bytes: see [tokenizer.Tokenizer.Bytes].
-// It fails too if a sign that JSON needs is no token.
+// SchemaMask fails with [cgotorch.ErrInvalidArgument] if the model has no token for the end, or no
+// tokenizer. It fails too if tokens do not tell their bytes, as [tokenizer.Tokenizer.Bytes] says,
+// and if a sign that JSON needs is no token.
 func (m *Model) SchemaMask(s *Schema) (func(answer []int64, allowed []bool), error) {
 	masks, err := m.schemas.masks(m, s)
 	if err != nil {

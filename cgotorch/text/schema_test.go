@@ -54,7 +54,8 @@ func byteLevelFile() (file string, size int) {
 		len(vocab) + 1
 }
 
-// piecesFile is a tokenizer.json as of SentencePiece, with byte fallback. A text begins with a space.
+// piecesFile is a tokenizer.json as of SentencePiece, with byte fallback. A text begins with a
+// space.
 func piecesFile() (file string, size int) {
 	vocab := map[string]int{"<unk>": 0}
 	for b := range 256 {

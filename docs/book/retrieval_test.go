@@ -12,7 +12,7 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/openai"
+	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )

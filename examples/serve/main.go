@@ -141,17 +141,10 @@ func (s *servers) run(ctx context.Context) error {
 	}
 	defer t.close()
 	addPage(main, models, m, t)
-	for _, path := range []string{"/v1/", "/rerank", "/v2/rerank"} {
-		main.Handle(path, t)
-	}
-	t.control(side)
+	addPage(side, models, m, t)
+	t.add(main, side, m)
 
-	load := func() error {
-		if f.checkpoint == "" {
-			return nil
-		}
-		return o.loadCheckpoint(ctx, models, f.checkpoint)
-	}
+	load := func() error { return o.loadCheckpoint(ctx, models, f.checkpoint) }
 	if f.models != "" {
 		folder, err := openFolder(f.models, models, o)
 		if err != nil {
@@ -161,12 +154,6 @@ func (s *servers) run(ctx context.Context) error {
 		admin.Scan = folder.scan
 		load = func() error { return folder.loadAll(ctx) }
 	}
-	side.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		m.ServeHTTP(w, r)
-		t.ServeMetrics(w, r)
-	})
-	addPage(side, models, m, t)
-
 	failed := s.start(g.wrap(t.beside(oip.NewHandler(models, options), main)), g.wrap(t.beside(oip.NewHandler(models, admin), side)), rpc)
 	if err := errors.Join(t.loadAll(), load()); err != nil && ctx.Err() == nil {
 		return err
@@ -196,8 +183,11 @@ func powersTo(n int) []int {
 	return sizes
 }
 
-// loadCheckpoint adds one model, under the name of its architecture.
+// loadCheckpoint adds one model, under the name of its architecture. Without a path it does nothing.
 func (o *opener) loadCheckpoint(ctx context.Context, models *serve.Repository, path string) error {
+	if path == "" {
+		return nil
+	}
 	s, err := checkpointSettings(path, settings{})
 	if err != nil {
 		return err

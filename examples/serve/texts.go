@@ -16,8 +16,8 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 )
 
 // texts serves models of package text by OpenAI's interface.
@@ -195,12 +195,19 @@ func (t *texts) close() error {
 	return errors.Join(errs...)
 }
 
-// control adds the paths that load and unload models.
-func (t *texts) control(routes *http.ServeMux) {
+// add adds the paths of texts, and those of -admin: metrics, and loading and unloading.
+func (t *texts) add(public, admin *http.ServeMux, m *metrics) {
+	for _, path := range []string{"/v1/", "/rerank", "/v2/rerank"} {
+		public.Handle(path, t)
+	}
+	admin.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		m.ServeHTTP(w, r)
+		t.ServeMetrics(w, r)
+	})
 	for verb, fn := range map[string]func(ctx context.Context, name string) error{
 		"load": func(_ context.Context, name string) error { return t.load(name) }, "unload": t.unload,
 	} {
-		routes.HandleFunc("POST /v1/models/{name}/"+verb, func(w http.ResponseWriter, r *http.Request) {
+		admin.HandleFunc("POST /v1/models/{name}/"+verb, func(w http.ResponseWriter, r *http.Request) {
 			err := fn(r.Context(), r.PathValue("name"))
 			switch {
 			case errors.Is(err, serve.ErrNotFound):

@@ -195,16 +195,14 @@ var roomsBelow = map[string][]string{
 	"cgotorch":           {"internal"},
 	// Models lie above what copies their weights.
 	"cgotorch/text": {"internal", "cgotorch", "prefetcher"},
-	// It serves models of text.
-	"cgotorch/serve/openai": {"internal", "cgotorch", "cgotorch/text"},
-	"imageloader":           {"internal", "imageloader/internal/archive"},
+	"imageloader":   {"internal", "imageloader/internal/archive"},
 	// The reading of an archive knows no batch and no decoder.
 	"imageloader/internal/archive": {"internal"},
 	"prefetcher":                   {"internal", "cgotorch", "imageloader"},
 	"csrc":                         {}, // the sources, for what compiles them
 	"internal/install":             {"internal", "csrc"},
 	"internal/release":             {"internal", "internal/install", "csrc"},
-	"examples":                     {"cgotorch", "cgotorch/text", "cgotorch/serve/openai", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
+	"examples":                     {"cgotorch", "cgotorch/text", "imageloader", "prefetcher"}, // users copy them, and cannot import internal
 }
 
 // roomOf returns the longest name in roomsBelow that is path or a folder above it. If there is

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
 
 const lengthHeader = "Inference-Header-Content-Length"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 

@@ -17,8 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
 )
 
 // Options are the options of [NewHandler].

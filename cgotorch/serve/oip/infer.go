@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
 

@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/metrics"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/metrics"
 )
 
 // Metrics answers Prometheus with the counts of models and of their requests, and the memory of

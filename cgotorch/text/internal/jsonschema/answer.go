@@ -23,7 +23,8 @@ func (m *Masks) NewAnswer(ends []int64, space bool) *Answer {
 }
 
 // Fill sets allowed[id] for each token that may come behind the tokens of an answer. It sets none
-// if the tokens are no beginning of an answer. It is fast if they go on from those of the last call.
+// if the tokens are no beginning of an answer. It is fast if they go on from those of the last
+// call.
 func (a *Answer) Fill(tokens []int64, allowed []bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/schematest"
 )
 
-// BenchmarkAnswer_Fill fills masks of a vocabulary of 128,256 tokens, for answers to random schemas.
-// first is the first answer of each schema, and later the ones behind it.
+// BenchmarkAnswer_Fill fills masks of a vocabulary of 128,256 tokens, for answers to random
+// schemas. first is the first answer of each schema. later is another one behind 20 of them.
 func BenchmarkAnswer_Fill(b *testing.B) {
 	v := large(b)
 	for _, kind := range []string{"first", "later"} {

@@ -150,7 +150,7 @@ func (r *regexReader) repeated() *regex {
 
 func (r *regexReader) times(text string) int {
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n > 1000 || text[0] == '+' {
+	if err != nil || n > 1000 || len(text) > 1 && text[0] == '0' { // {05} is literal for some engines
 		panic(r.refuse("a count that is no number from 0 to 1000"))
 	}
 	return int(n)

@@ -22,9 +22,9 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/metrics"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/metrics"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 

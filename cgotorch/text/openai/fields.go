@@ -10,7 +10,7 @@ import (
 
 	"maps"
 
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
 
 // fields are those of a JSON object. Each is taken once. A null counts as a field that is not

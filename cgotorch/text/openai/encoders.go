@@ -37,19 +37,9 @@ func (c *call) embeddings() error {
 	if err != nil {
 		return err
 	}
-	ids, tokens := make([][]int64, len(list)), 0
-	for i, one := range list {
-		if err := c.over(); err != nil {
-			return err
-		}
-		if ids[i] = one.ids; one.ids == nil {
-			cut := 0
-			if ids[i], cut = c.model.Encoder.Tokens(one.text); cut > 0 && !truncate {
-				return &refusal{param: fmt.Sprintf("input[%d]", i), code: "context_length_exceeded", text: fmt.Sprintf(
-					"it has %d tokens, and the model takes %d: divide it, or send truncate: true", len(ids[i])+cut, len(ids[i]))}
-			}
-		}
-		tokens += len(ids[i])
+	ids, tokens, err := c.encoderTokens(list, truncate)
+	if err != nil {
+		return err
 	}
 	vectors, err := c.model.Encoder.EmbedTokens(c.r.Context(), ids)
 	if err != nil {
@@ -78,6 +68,25 @@ func (c *call) embeddings() error {
 	return c.reply(map[string]any{
 		"object": "list", "data": out, "model": c.model.Name, "usage": map[string]int{"prompt_tokens": tokens, "total_tokens": tokens},
 	})
+}
+
+// encoderTokens returns the tokens of texts, and how many they are. A text that is too long is
+// refused, unless it may be cut.
+func (c *call) encoderTokens(list []input, truncate bool) (ids [][]int64, tokens int, err error) {
+	for i, one := range list {
+		if err := c.over(); err != nil {
+			return nil, 0, err
+		}
+		if one.ids == nil {
+			cut := 0
+			if one.ids, cut = c.model.Encoder.Tokens(one.text); cut > 0 && !truncate {
+				return nil, 0, &refusal{param: fmt.Sprintf("input[%d]", i), code: "context_length_exceeded", text: fmt.Sprintf(
+					"it has %d tokens, and the model takes %d: divide it, or send truncate: true", len(one.ids)+cut, len(one.ids))}
+			}
+		}
+		ids, tokens = append(ids, one.ids), tokens+len(one.ids)
+	}
+	return ids, tokens, nil
 }
 
 // finite fails for a number that JSON does not have.

@@ -38,8 +38,8 @@ type soak struct {
 var rankTexts = []string{"the tide", "a ship", "the sea"}
 
 // Requests of all kinds come at once. Some clients leave, read slowly, close half of their
-// connection, or send what is damaged. Models come and go. Each answer is that of the request alone,
-// and nothing is left in the end. STREAMTORCH_SOAK is the number of requests.
+// connection, or send what is damaged. Models come and go. Each answer is that of the request
+// alone, and nothing is left in the end. STREAMTORCH_SOAK is the number of requests.
 func TestHandler_Soak(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	count := 1000

@@ -1,4 +1,4 @@
-// Package metrics writes Prometheus's text format. The names of all metrics begin with streamtorch_.
+// Package metrics writes Prometheus's text format. All names begin with streamtorch_.
 package metrics
 
 import (

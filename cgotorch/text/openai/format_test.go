@@ -30,8 +30,8 @@ func fitsPerson(text string) error {
 	return nil
 }
 
-// An answer that a schema bounds fits it, behind thoughts, in the last channel of gpt-oss, and where
-// the template has begun the thoughts.
+// An answer that a schema bounds fits it, behind thoughts, in the last channel of gpt-oss, and
+// where the template has begun the thoughts.
 func TestChat_ResponseFormat(t *testing.T) {
 	for name, marks := range map[string][]string{
 		"plain": nil, "thinks": {"<think>", "</think>"},

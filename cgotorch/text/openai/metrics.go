@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/metrics"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/metrics"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 

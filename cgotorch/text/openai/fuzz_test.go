@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
-// Any body is answered or refused, quickly, and never by a failure of the server. Answers are of few
-// tokens here.
+// Any body is answered or refused, quickly, and never by a failure of the server. Answers are of
+// few tokens here.
 func FuzzBody(f *testing.F) {
 	h := NewHandler(Options{Choices: 4, Texts: 8})
 	m := decoderOf(f, "tiny", writeModel(f, template, "<think>", "</think>", "<tool_call>", "</tool_call>"), text.BatcherOptions{})

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/serve/internal/bodies"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
 
 // call is a request.
