@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -197,28 +198,37 @@ func (t *texts) close() error {
 
 // add adds the paths of texts, and those of -admin: metrics, and loading and unloading.
 func (t *texts) add(public, admin *http.ServeMux, m *metrics) {
-	for _, path := range []string{"/v1/", "/rerank", "/v2/rerank"} {
-		public.Handle(path, t)
+	for _, at := range []string{"/v1/", "/rerank", "/v2/rerank"} {
+		public.Handle(at, t)
 	}
 	admin.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		m.ServeHTTP(w, r)
 		t.ServeMetrics(w, r)
 	})
-	for verb, fn := range map[string]func(ctx context.Context, name string) error{
-		"load": func(_ context.Context, name string) error { return t.load(name) }, "unload": t.unload,
-	} {
-		admin.HandleFunc("POST /v1/models/{name}/"+verb, func(w http.ResponseWriter, r *http.Request) {
-			err := fn(r.Context(), r.PathValue("name"))
-			switch {
-			case errors.Is(err, serve.ErrNotFound):
-				deny(w, r, http.StatusNotFound, err.Error())
-			case err != nil:
-				deny(w, r, http.StatusServiceUnavailable, err.Error())
-			default:
-				w.Header().Set("Content-Type", "application/json")
-				_ = json.NewEncoder(w).Encode(t.Names()) // an error means that the client is gone
-			}
-		})
+	admin.HandleFunc("POST /v1/models/{path...}", t.control)
+}
+
+// control answers /v1/models/NAME/load and /v1/models/NAME/unload. A name may have slashes.
+func (t *texts) control(w http.ResponseWriter, r *http.Request) {
+	name, verb := path.Split(r.PathValue("path"))
+	name = strings.TrimSuffix(name, "/")
+	var err error
+	switch verb {
+	case "load":
+		err = t.load(name)
+	case "unload":
+		err = t.unload(r.Context(), name)
+	default:
+		err = fmt.Errorf("there is no %s: %w", r.URL.Path, serve.ErrNotFound)
+	}
+	switch {
+	case errors.Is(err, serve.ErrNotFound):
+		deny(w, r, http.StatusNotFound, err.Error())
+	case err != nil:
+		deny(w, r, http.StatusServiceUnavailable, err.Error())
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(append([]string{}, t.Names()...)) // an error means that the client is gone
 	}
 }
 

@@ -115,3 +115,26 @@ func TestDeny_OpenAI(t *testing.T) {
 		}
 	}
 }
+
+// A name may have slashes, as those of Hugging Face do.
+func TestServe_TextsSlash(t *testing.T) {
+	s := start(t, flags{texts: folders{"some/tiny=" + writeDecoder(t)}, random: 3})
+	for _, c := range []struct {
+		method, url string
+		status      int
+		want        string
+	}{
+		{"GET", s.main + "/v1/models/some/tiny", 200, `"id":"some/tiny"`},
+		{"GET", s.main + "/v1/models/some%2Ftiny", 200, `"id":"some/tiny"`},
+		{"POST", s.admin + "/v1/models/some/tiny/unload", 200, "[]\n"},
+		{"GET", s.main + "/v1/models/some/tiny", 404, "model_not_found"},
+		{"GET", s.main + "/v1/models", 200, `"data":[]`},
+		{"POST", s.admin + "/v1/models/some%2Ftiny/load", 200, `["some/tiny"]`},
+		{"POST", s.admin + "/v1/models/some/tiny", 404, "there is no"},
+		{"POST", s.admin + "/v1/models/load", 404, `is no model`},
+	} {
+		if status, body := s.call(t, c.method, c.url, nil); status != c.status || !strings.Contains(body, c.want) {
+			t.Errorf("%s %s: %d %q, want %d %q", c.method, c.url, status, body, c.status, c.want)
+		}
+	}
+}

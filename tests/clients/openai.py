@@ -2,13 +2,14 @@
 
 usage: openai.py CLIENT HTTP_ADDRESS ADMIN_ADDRESS GUARDED_ADDRESS TOKEN
 
-CLIENT is openai, cohere, jina or langchain. The server has the models tiny, vectors and ranks. The guarded one wants TOKEN,
+CLIENT is openai, cohere, jina, langchain or litellm. The server has the models tiny, vectors and ranks. The guarded one wants TOKEN,
 lets an address make 2 requests at a time, and ends a request after 2 seconds. The exit status is 0 if all calls have
 worked, 1 if one has not, and 77 if the client is not installed.
 """
 
 import base64
 import json
+import os
 import struct
 import sys
 import threading
@@ -356,8 +357,33 @@ def use_langchain():
         assert len(e.embed_documents(["a", "b"])) == 2 and len(e.embed_query("a")) > 3
 
 
+def use_litellm():
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would ask the network for prices
+    import litellm
+
+    litellm.suppress_debug_info = True
+    for provider in ("openai", "hosted_vllm"):
+        def texts(provider=provider):
+            o = dict(model=f"{provider}/tiny", messages=HELLO, api_base=V1, api_key="none", max_tokens=12, seed=3)
+            whole = litellm.completion(**o).choices[0].message.content
+            events = list(litellm.completion(stream=True, stream_options={"include_usage": True}, **o))
+            assert "".join(c.delta.content or "" for e in events for c in e.choices) == whole
+            made = litellm.completion(tools=TOOLS, tool_choice="required", **{**o, "max_tokens": 200, "logit_bias": {"92": -100}})
+            assert json.loads(made.choices[0].message.tool_calls[0].function.arguments)
+            assert len(litellm.embedding(model=f"{provider}/vectors", input=["a", "b"], api_base=V1, api_key="none").data) == 2
+            raises(litellm.NotFoundError, lambda: litellm.completion(**{**o, "model": f"{provider}/none"}))
+        texts.__name__ = "chats and vectors as " + provider
+        call(texts)
+
+    @call
+    def ranks():
+        for provider, base in (("cohere", f"http://{http}/v2/rerank"), ("jina_ai", V1), ("hosted_vllm", f"http://{http}")):
+            r = litellm.rerank(model=f"{provider}/ranks", query="a", documents=["a", "b"], top_n=1, api_base=base, api_key="none")
+            assert len(r.results) == 1, provider
+
+
 try:
-    {"openai": use_openai, "cohere": use_cohere, "jina": use_jina, "langchain": use_langchain}[client]()
+    {"openai": use_openai, "cohere": use_cohere, "jina": use_jina, "langchain": use_langchain, "litellm": use_litellm}[client]()
 except ImportError as e:
     print(f"{client} is not installed: {e}")
     sys.exit(77)

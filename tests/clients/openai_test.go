@@ -45,10 +45,10 @@ func TestOpenAI(t *testing.T) {
 		}
 		t.Logf("%s", out)
 	})
-	for _, client := range []string{"openai", "cohere", "jina", "langchain"} {
+	for _, client := range []string{"openai", "cohere", "jina", "langchain", "litellm"} {
 		t.Run(client, func(t *testing.T) {
 			if os.Getenv(python) == "" {
-				t.Skipf("%s does not name a Python with openai, cohere, requests and langchain-openai", python)
+				t.Skipf("%s does not name a Python with openai, cohere, requests, langchain-openai and litellm", python)
 			}
 			out, err := exec.Command(os.Getenv(python), "openai.py", client, s.main, s.admin, s.guarded, s.token).CombinedOutput()
 			if failed := new(exec.ExitError); errors.As(err, &failed) && failed.ExitCode() == 77 {
