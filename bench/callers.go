@@ -218,7 +218,7 @@ func (r *callersRun) serveAll(b *text.Batcher, all []textRequest, callers int) (
 // closed makes the rows of callers that ask again when they have an answer, and of requests that
 // come by chance.
 func (r *callersRun) closed() error {
-	rate := 0. // requests a second of 64 callers
+	rates := map[int]float64{} // requests a second, by the number of callers
 	for _, n := range []int{1, 16, 64, 256} {
 		count := min(max(2*n, 8), 256)
 		if r.c.brief && n > 16 {
@@ -251,16 +251,25 @@ func (r *callersRun) closed() error {
 			continue
 		}
 		r.emit(against(name, float64(tokens)/seconds, "tokens/s", "the same requests together", float64(tokens)/together, higher, note))
-		if n == 64 || r.c.brief {
-			rate = float64(count) / seconds
-		}
+		rates[n] = float64(count) / seconds
 	}
-	for _, share := range []float64{0.5, 0.8, 1.2} {
-		if err := r.arriving(share, rate); err != nil {
+	most := 64
+	if r.c.brief {
+		most = 16
+	}
+	for _, a := range []arrivals{{0.5, most, 16, 12}, {0.8, most, 16, 12}, {1.2, 16, 8, 40}} { // fewer seats are full sooner
+		if err := r.arriving(a, rates[a.seats]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// arrivals are requests whose arrivals are a Poisson process of a share of the rate of as many
+// callers as there are seats.
+type arrivals struct {
+	share                 float64
+	seats, queue, seconds int
 }
 
 // again returns the requests with other first tokens, of which no prefix is kept.
@@ -273,15 +282,16 @@ func (r *callersRun) again(all []textRequest) []textRequest {
 	return all
 }
 
-// arriving makes the row of requests whose arrivals are a Poisson process of a share of a rate.
-func (r *callersRun) arriving(share, rate float64) error {
-	b, err := r.batcher(64, 16)
+// arriving makes the row of arrivals.
+func (r *callersRun) arriving(a arrivals, rate float64) error {
+	share := a.share
+	b, err := r.batcher(a.seats, a.queue)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	random := rand.New(rand.NewPCG(4, 4))
-	all := r.requests(int(rate*share*float64(r.c.or(1, 12)))+1, 5)
+	all := r.requests(int(rate*share*float64(r.c.or(1, a.seconds)))+1, 5)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var first, next, refused sample // milliseconds
@@ -315,7 +325,7 @@ func (r *callersRun) arriving(share, rate float64) error {
 	}
 	told := "none refused"
 	if len(refused) > 0 {
-		told = fmt.Sprintf("%d refused by a queue of 16, the slowest after %.3f ms", len(refused), refused.max())
+		told = fmt.Sprintf("%d refused by a queue of %d, the slowest after %.3f ms", len(refused), a.queue, refused.max())
 	}
 	r.emit(alone(fmt.Sprintf("text/arrivals-8b/%.0f", 100*share), next.quantile(0.99)/next.median(), "p99/p50",
 		fmt.Sprintf("between tokens, of %d requests at %.0f %% of %.2f a second; first token p50 %.1f p99 %.1f ms; next p50 %.2f p90 %.2f p99 %.2f ms; %s; %s",
