@@ -22,8 +22,8 @@ type BatcherOptions struct {
 	// the vocabulary, and 16 bytes a layer for each 16 tokens of the context. A step takes memory for
 	// the logits of all of them.
 	MaxBatch int
-	// Queue is the number of waiting requests from which on new ones are refused. 0 means 16 times
-	// MaxBatch.
+	// Queue is the number of requests that wait for their first turn from which on new ones are
+	// refused. 0 means 16 times MaxBatch.
 	Queue int
 	// Piece is the number of tokens of prompts that are computed between two steps of answers. It
 	// bounds what a long prompt adds to their time. It is a multiple of 16. 0 means 256. Up to 16
@@ -251,13 +251,24 @@ func (b *Batcher) submit(ctx context.Context, prompt []int64, o GenerateOptions)
 	case b.m.closed.Load():
 		return nil, fmt.Errorf("the model is closed: %w", cgotorch.ErrClosed)
 	//edge:batch-queue-bound TestBatcher_Order
-	case len(b.waiting) >= b.o.Queue:
+	case b.untouched() >= b.o.Queue:
 		b.stats.Refused++
-		return nil, fmt.Errorf("%d requests wait: %w", len(b.waiting), serve.ErrQueueFull)
+		return nil, fmt.Errorf("%d requests wait: %w", b.untouched(), serve.ErrQueueFull)
 	}
 	b.waiting = append(b.waiting, r)
 	b.wake()
 	return r, nil
+}
+
+// untouched returns how many requests wait that have not begun. Those that have given their pages up
+// count no more: the queue has let them in. The caller holds mu.
+func (b *Batcher) untouched() (n int) {
+	for _, r := range b.waiting {
+		if r.admitted == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func (b *Batcher) wake() {

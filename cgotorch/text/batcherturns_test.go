@@ -2,11 +2,13 @@ package text_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/must"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
@@ -210,6 +212,28 @@ func TestBatcher_ResumeInOtherSeat(t *testing.T) {
 		turns(t, b)
 		if got, want := idsOf(t, second), wantOf(t, m, prompt, o); !torchtest.Device().IsCUDA() && !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// The queue's bound counts requests that have not begun. One that has given its pages up is in.
+func TestBatcher_QueueOfPreempted(t *testing.T) {
+	m := openServed(t, "llama", text.Options{Context: 128, CacheTokens: 600})
+	driven(t, m, text.BatcherOptions{MaxBatch: 1, Queue: 1}, false, func(b text.Driven) {
+		o := text.GenerateOptions{Greedy: true, MaxTokens: 5, IgnoreEnd: true}
+		first := must.Get(b.Ask(t.Context(), []int64{1, 2}, o))(t)
+		b.Turn()
+		b.Turn()
+		first.GiveUp(b)
+		second := must.Get(b.Ask(t.Context(), []int64{3, 4}, o))(t)
+		if _, err := b.Ask(t.Context(), []int64{5, 6}, o); !errors.Is(err, serve.ErrQueueFull) || b.Stats().Waiting != 2 {
+			t.Errorf("a third request: got %v with %d waiting, want ErrQueueFull with 2", err, b.Stats().Waiting)
+		}
+		turns(t, b)
+		for i, r := range []*text.DrivenRequest{first, second} {
+			if got := idsOf(t, r); len(got) != 5 {
+				t.Errorf("request %d has %d tokens, want 5", i, len(got))
+			}
 		}
 	})
 }

@@ -48,6 +48,9 @@ func (r *DrivenRequest) Tokens() ([]Token, error) {
 // Stay lets a running request give its pages up in a turn that has none of its tokens to read.
 func (r *DrivenRequest) Stay() { r.r.stays = r.r.running }
 
+// GiveUp takes the request out of its seat, behind a turn that has read its tokens.
+func (r *DrivenRequest) GiveUp(d Driven) { d.preempt(r.r) }
+
 // Leave tells that nobody reads the request's tokens any more.
 func (r *DrivenRequest) Leave() { r.r.left.Store(true) }
 

@@ -154,22 +154,3 @@ func TestPrefixes_Windows(t *testing.T) {
 	reader.end()
 	w.check()
 }
-
-// A conversation that goes back into a block that others hold goes back to the block's beginning.
-func TestPageTable_Whole(t *testing.T) {
-	w := newTreeWorld(t, treeSpans["full"], 100)
-	c := w.begin(0, treeTokens(1, 2, 3))
-	c.write(treeTokens(1, 2, 3)...)
-	for _, shared := range []bool{false, true} {
-		for tokens, block := range map[int]int{0: 0, 15: 0, 16: 16, 17: 16, 40: 32, 48: 48, 49: 49, 50: 50} {
-			want := tokens
-			if shared {
-				want = block
-			}
-			if got := c.tables[0].whole(w.pool, tokens); got != want {
-				t.Errorf("shared %v: of %d tokens %d may stay, want %d", shared, tokens, got, want)
-			}
-		}
-		c.keep()
-	}
-}

@@ -154,6 +154,21 @@ func (c *treeTalk) reads() {
 	}
 }
 
+// whole returns how many of the first `tokens` tokens of a table may stay if the next token is
+// written behind them: all, or those of whole blocks if others hold the page of the last one.
+func (t *pageTable) whole(p *pages, tokens int) int {
+	at := tokens/pageTokens - t.first
+	if tokens%pageTokens == 0 || at < 0 || at >= len(t.pages[0]) {
+		return tokens
+	}
+	for _, layer := range t.pages {
+		if p.sole(layer[at:at+1]) == 0 {
+			return tokens - tokens%pageTokens
+		}
+	}
+	return tokens
+}
+
 // back forgets all tokens but about n.
 func (c *treeTalk) back(n int) {
 	for i := range c.tables {
