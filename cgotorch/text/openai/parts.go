@@ -231,7 +231,11 @@ func (p *parts) called() {
 	switch {
 	case p.named != "":
 		var call functionCall
-		call, ok = functionOf(p.named, text)
+		if call, ok = functionOf(p.named, text); !ok && p.forced { // max_tokens has cut its arguments
+			p.calls++
+			p.out = append(p.out, part{room: inCall, call: functionCall{p.named, text}})
+			return
+		}
 		list = []functionCall{call}
 	case p.form.kind == mistral && !p.forced:
 		list, ok = mistralCalls(text)
