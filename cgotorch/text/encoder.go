@@ -55,9 +55,8 @@ type encoding struct {
 //
 // The folder of a SentenceTransformer has a Transformer, then Pooling, then Normalize and Dense in
 // any order. That of a CrossEncoder, or of a model for sequence classification, has one label.
-// Known are the encoders bert, roberta, xlm-roberta, mpnet and modernbert, and the decoders of
-// [Open]. What the folder says of prompts, of the largest number of tokens and of the score's
-// activation counts.
+// OpenEncoder knows the encoders bert, roberta, xlm-roberta, mpnet and modernbert, and the decoders
+// of [Open]. The folder's prompts, its largest number of tokens and its activation of scores hold.
 //
 // OpenEncoder fails with [cgotorch.ErrInvalidArgument] for another model or module, for a field
 // whose value is not known, and if a tensor is missing, unknown or of another shape. It fails with
@@ -103,7 +102,7 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	return e, nil
 }
 
-// make makes the network and what comes behind it.
+// make makes the network and its head. It waits for the device.
 func (e *encoding) make(o EncoderOptions) error {
 	if _, ok := encoderFamilies[e.folder.hub.ModelType]; ok {
 		return e.makeBidirectional(o)
@@ -130,7 +129,7 @@ func (e *encoding) make(o EncoderOptions) error {
 	return err
 }
 
-// makeBidirectional makes an encoder.
+// makeBidirectional is make for a model of encoderFamilies.
 func (e *encoding) makeBidirectional(o EncoderOptions) error {
 	f, w := e.folder, e.weights
 	c, err := readEncoderConfig(f.model, &f.hub)
@@ -259,8 +258,8 @@ func (e *Encoder) Rank(ctx context.Context, query string, texts []string) ([]flo
 	return scores, nil
 }
 
-// Close ends all calls with [cgotorch.ErrClosed], waits for the device, and frees the model. A
-// second Close waits too, and returns the same error.
+// Close ends the calls that wait with [cgotorch.ErrClosed], waits for the batch on the device, and
+// frees the model. A second Close waits too, and returns the same error.
 func (e *Encoder) Close() error {
 	if e == nil {
 		return nil

@@ -26,7 +26,7 @@ type encoderBatch struct {
 // group is some texts of one length.
 type group struct{ from, count, length int }
 
-// newEncoderBatch lays texts out, which are ordered by length.
+// newEncoderBatch returns the layout of texts, which are ordered by length.
 func newEncoderBatch(texts []*encoderText) *encoderBatch {
 	b := &encoderBatch{}
 	for _, t := range texts {
@@ -51,14 +51,14 @@ func newEncoderBatch(texts []*encoderText) *encoderBatch {
 	return b
 }
 
-// positions returns the place of each token in its text, counted from `first`. With `passing` the
-// token pad is not counted, and has the place of padding.
-func (b *encoderBatch) positions(first int, passing bool, pad int64) []int64 {
+// positions returns the place of each token in its text, counted from `first`. With `skipPad` the
+// token pad is not counted, and its place is pad too.
+func (b *encoderBatch) positions(first int, skipPad bool, pad int64) []int64 {
 	places := make([]int64, 0, b.rows)
 	for _, n := range b.lengths {
 		next := int64(first)
 		for range n {
-			if passing && b.tokens[len(places)] == pad {
+			if skipPad && b.tokens[len(places)] == pad {
 				places = append(places, pad)
 				continue
 			}
@@ -87,7 +87,7 @@ func (b *encoderBatch) last() []int64 {
 	return rows
 }
 
-// each joins the rows of all groups.
+// each joins the rows that a function returns for each group.
 func (b *encoderBatch) each(x *cgotorch.Exec, of func(g group) *cgotorch.Tensor) *cgotorch.Tensor {
 	if len(b.groups) == 1 {
 		return of(b.groups[0])
@@ -101,16 +101,16 @@ func (b *encoderBatch) each(x *cgotorch.Exec, of func(g group) *cgotorch.Tensor)
 	})
 }
 
-// seen says which keys a query sees.
-type seen struct {
-	causal bool    // none behind it
-	window int     // so many on each side, or before it, with its own; 0 is all
+// flashOptions are the options of [encoderBatch.flash].
+type flashOptions struct {
+	causal bool    // a query sees no key behind its own
+	window int     // keys that a query sees on each side, or before it, with its own; 0 means all
 	scale  float64 // of the scores; 0 means 1/sqrt(head)
 }
 
 // flash is attention of all texts, by LibTorch's flash attention. query is [rows, heads, head], key
 // and value are [rows, keyHeads, head]. The result is [rows, heads*head].
-func (b *encoderBatch) flash(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, a seen) *cgotorch.Tensor {
+func (b *encoderBatch) flash(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, o flashOptions) *cgotorch.Tensor {
 	if b.ends == nil {
 		ends := []int32{0}
 		for _, n := range b.lengths {
@@ -118,18 +118,18 @@ func (b *encoderBatch) flash(x *cgotorch.Exec, query, key, value *cgotorch.Tenso
 		}
 		b.ends = cgotorch.FromSlice(x, ends, int64(len(ends)))
 	}
-	scale := a.scale
+	scale := o.scale
 	if scale == 0 {
 		scale = 1 / math.Sqrt(float64(query.Shape()[2]))
 	}
 	var left, right any
-	if a.window > 0 {
-		left, right = a.window-1, a.window-1
-		if a.causal {
+	if o.window > 0 {
+		left, right = o.window-1, o.window-1
+		if o.causal {
 			right = 0
 		}
 	}
-	out := x.Call("aten::_flash_attention_forward", query, key, value, b.ends, b.ends, b.longest, b.longest, 0.0, a.causal, false, scale, left, right)
+	out := x.Call("aten::_flash_attention_forward", query, key, value, b.ends, b.ends, b.longest, b.longest, 0.0, o.causal, false, scale, left, right)
 	return x.View(out[0].(*cgotorch.Tensor), int64(b.rows), -1)
 }
 

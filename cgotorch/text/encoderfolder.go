@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// encoderFolder is what the files of a folder say beside those of the model.
+// encoderFolder has what the small files of an encoder's folder say.
 type encoderFolder struct {
 	path    string      // as it was given
 	model   string      // the folder of the Transformer
@@ -50,11 +50,7 @@ func readEncoderFolder(path string) (*encoderFolder, error) {
 	}
 	_, encodes := encoderFamilies[f.hub.ModelType]
 	if _, decodes := families[f.hub.ModelType]; !encodes && !decodes {
-		var names []string
-		for name := range encoderFamilies {
-			names = append(names, name)
-		}
-		slices.Sort(names)
+		names := slices.Sorted(maps.Keys(encoderFamilies))
 		return nil, fmt.Errorf("text: %s: %w", config, refused("model_type is %q (%s), and only the encoders %s and the decoders %s are known: export another model with torch.export, and run it by package pt2",
 			f.hub.ModelType, strings.Join(f.hub.Architectures, ", "), strings.Join(names, ", "), strings.Join(familyNames(), ", ")))
 	}
@@ -179,11 +175,7 @@ func (f *encoderFolder) promptOf(name string) (string, error) {
 	}
 	text, ok := f.prompts[name]
 	if !ok && name != "" {
-		var names []string
-		for n := range f.prompts {
-			names = append(names, n)
-		}
-		slices.Sort(names)
+		names := slices.Sorted(maps.Keys(f.prompts))
 		return "", fmt.Errorf("text: %s: there is no prompt %q, and prompts has %q: %w", filepath.Join(f.path, "config_sentence_transformers.json"), name, names, cgotorch.ErrInvalidArgument)
 	}
 	return text, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// encoderNet maps the tokens of a batch to hidden states.
+// encoderNet maps the tokens of a batch to hidden states: a bidirectional or a causalNet.
 type encoderNet interface {
 	// hidden returns [rows, width].
 	hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor
@@ -20,8 +20,8 @@ type bidirectional struct {
 	c     *encoderConfig
 	flash bool // attention takes LibTorch's flash attention
 
-	embed, positions, kinds *slot // of the tables; nil if there is none
-	distances               *slot // biases of scores, or nil
+	embed, positions, kinds *parameter // of the tables; nil if there is none
+	distances               *parameter // biases of scores, or nil
 	embedNorm, finalNorm    *layerNorm
 	layers                  []*encoderLayer
 	frequencies             []*cgotorch.Tensor
@@ -73,7 +73,7 @@ func newBidirectional(c *encoderConfig, w *encoderWeights, flash bool) *bidirect
 	return e
 }
 
-// prepare makes what is no weight. It waits for the device.
+// prepare makes the frequencies of rotations. It waits for the device.
 func (e *bidirectional) prepare(stream *cgotorch.Stream) error {
 	return stream.Do(func(x *cgotorch.Exec) error {
 		for _, r := range e.c.ropes {
@@ -105,7 +105,7 @@ func (e *bidirectional) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tens
 
 // begin returns the embeddings of the tokens.
 func (e *bidirectional) begin(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
-	look := func(table *slot, at []int64) *cgotorch.Tensor {
+	look := func(table *parameter, at []int64) *cgotorch.Tensor {
 		return x.Embedding(table.Tensor, cgotorch.FromSlice(x, at, int64(len(at))), cgotorch.EmbeddingOptions{})
 	}
 	h := look(e.embed, b.tokens)
@@ -136,7 +136,8 @@ func (e *bidirectional) pre(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer, 
 	return l.down.added(x, x.Mul(activate(x, e.c.activation, gated[0]), gated[1]), h)
 }
 
-// attend maps queries, keys and values of all texts, [rows, 3*width], to what the queries see.
+// attend returns the attention of all texts, [rows, width]. `qkv` has their queries, keys and
+// values, [rows, 3*width], and is changed by rotations.
 func (e *bidirectional) attend(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer, qkv *cgotorch.Tensor, turns []turn, masks map[int]*cgotorch.Tensor) *cgotorch.Tensor {
 	c, rows := e.c, int64(b.rows)
 	if len(turns) > 0 {
@@ -149,11 +150,11 @@ func (e *bidirectional) attend(x *cgotorch.Exec, b *encoderBatch, l *encoderLaye
 	}
 	if e.flash {
 		all := x.Unbind(x.View(qkv, rows, 3, int64(c.heads), int64(c.head)), 1)
-		a := seen{}
+		o := flashOptions{}
 		if l.reach > 0 {
-			a.window = l.reach + 1
+			o.window = l.reach + 1
 		}
-		return b.flash(x, all[0], all[1], all[2], a)
+		return b.flash(x, all[0], all[1], all[2], o)
 	}
 	return b.each(x, func(g group) *cgotorch.Tensor {
 		part := x.View(x.Narrow(qkv, 0, g.from, g.count*g.length), int64(g.count), int64(g.length), 3, int64(c.heads), int64(c.head))
@@ -181,8 +182,8 @@ func (e *bidirectional) turns(x *cgotorch.Exec, b *encoderBatch) (turns []turn) 
 	return turns
 }
 
-// masks returns what is added to the scores, by the reach of layers. A mask is for the longest
-// text: [1, heads or 1, longest, longest].
+// masks returns the tensors that attention adds to its scores, by the reach of layers. Each is for
+// the longest text: [1, heads or 1, longest, longest]. Shorter texts take a corner of it.
 func (e *bidirectional) masks(x *cgotorch.Exec, b *encoderBatch) map[int]*cgotorch.Tensor {
 	masks := map[int]*cgotorch.Tensor{}
 	dtype, n := e.embed.dtype, b.longest

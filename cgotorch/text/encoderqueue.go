@@ -20,7 +20,7 @@ type encoderQueue struct {
 	waiting []*encoderCall // that have texts in no batch yet
 	closed  bool
 	stats   EncoderStats
-	news    chan struct{}
+	news    chan struct{} // has an element when the loop has to look again
 	ended   chan struct{} // closed at the end of the loop
 	once    sync.Once
 	freed   error
@@ -64,7 +64,8 @@ func newEncoderQueue(most int) encoderQueue {
 	return encoderQueue{most: most, news: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// call computes texts. `text` returns the tokens of a text.
+// call returns a row of numbers for each of `count` texts, whose tokens `text` returns. It waits
+// for them, until ctx ends. Errors begin with the name of the method, `where`.
 func (e *encoding) call(ctx context.Context, where string, ranks bool, count int, text func(i int) (*encoderText, error)) ([][]float32, error) {
 	rows, err := e.compute(ctx, ranks, count, text)
 	if err != nil {
@@ -138,7 +139,7 @@ func (e *encoding) check(t *encoderText) error {
 	return nil
 }
 
-// enter takes a place in the queue, before anything is done for a call.
+// enter takes a place in the queue, before a call makes tokens. It fails at once if there is none.
 func (e *encoding) enter(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -171,7 +172,7 @@ func (e *encoding) submit(c *encoderCall, err error) error {
 	return err
 }
 
-// leave takes a call out of the queue.
+// leave takes a call out of the queue. Its texts that are in a batch are still computed.
 func (e *encoding) leave(c *encoderCall) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -242,8 +243,8 @@ func (e *encoding) take() (texts []*encoderText, closed bool) {
 	return texts, e.closed
 }
 
-// answer computes a batch, and tells the callers. If that fails, each text is computed alone, so
-// that a call fails for its own texts only.
+// answer computes a batch, and tells the callers. If that fails, it computes each text alone. So a
+// call fails for its own texts only.
 func (e *encoding) answer(texts []*encoderText) {
 	rows, err := e.run(texts)
 	if err != nil && len(texts) > 1 && !errors.Is(err, cgotorch.ErrDeviceLost) {

@@ -9,8 +9,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// slot is a tensor of an encoder. It is made when the files have been compared with config.json.
-type slot struct {
+// parameter is a tensor of an encoder. It is listed first. [encoderWeights.fill] makes its Tensor,
+// when it has compared the files with config.json.
+type parameter struct {
 	*cgotorch.Tensor
 	dtype cgotorch.DType
 	shape []int64
@@ -20,7 +21,7 @@ type slot struct {
 
 // product is a layer of weights [out, in] and a bias that may be nil.
 type product struct {
-	weight, bias *slot
+	weight, bias *parameter
 	packed       *cgotorch.Tensor // the weights in oneDNN's order, in place of `weight`, or nil
 }
 
@@ -48,16 +49,17 @@ func (p *product) added(x *cgotorch.Exec, in, other *cgotorch.Tensor) *cgotorch.
 	return call(x, "mkldnn::_linear_pointwise.binary", in, other, p.packed, p.bias.tensor(), "add")
 }
 
-func (s *slot) tensor() *cgotorch.Tensor {
+// tensor returns the tensor. That of a nil parameter is nil.
+func (s *parameter) tensor() *cgotorch.Tensor {
 	if s == nil {
 		return nil
 	}
 	return s.Tensor
 }
 
-// layerNorm is a norm over the width. A nil layerNorm is none.
+// layerNorm is a norm over the width. A nil layerNorm changes nothing.
 type layerNorm struct {
-	weight, bias *slot
+	weight, bias *parameter
 	eps          float64
 }
 
@@ -70,15 +72,15 @@ func (n *layerNorm) forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 
 // encoderWeights lists the tensors of an encoder before they are made.
 type encoderWeights struct {
-	dtype    cgotorch.DType
-	files    weightSet // of the module whose tensors are listed now
-	prefixes []string  // of its names
-	slots    []*slot
-	products []*product
-	sets     []weightSet
+	dtype      cgotorch.DType
+	files      weightSet // of the module whose tensors are listed now
+	prefixes   []string  // of its names
+	parameters []*parameter
+	products   []*product
+	sets       []weightSet
 }
 
-// open begins a module, whose weights are in a folder.
+// open begins a module, whose weights are in a folder. What is listed from then on is the module's.
 func (w *encoderWeights) open(folder string, prefixes ...string) error {
 	paths, err := weightFiles(folder)
 	if err != nil {
@@ -89,25 +91,26 @@ func (w *encoderWeights) open(folder string, prefixes ...string) error {
 	return err
 }
 
+// close closes the files, and keeps the tensors.
 func (w *encoderWeights) close() {
 	for _, set := range w.sets {
 		set.close()
 	}
 }
 
-// slot lists a tensor. Each of its names stands for an equal share of its rows.
-func (w *encoderWeights) slot(dtype cgotorch.DType, names []string, shape ...int) *slot {
-	s := &slot{dtype: dtype, names: names, files: w.files}
+// parameter lists a tensor. Each of its names stands for an equal share of its rows.
+func (w *encoderWeights) parameter(dtype cgotorch.DType, names []string, shape ...int) *parameter {
+	s := &parameter{dtype: dtype, names: names, files: w.files}
 	for _, n := range shape {
 		s.shape = append(s.shape, int64(n))
 	}
-	w.slots = append(w.slots, s)
+	w.parameters = append(w.parameters, s)
 	return s
 }
 
 // table lists a table of embeddings.
-func (w *encoderWeights) table(name string, rows, width int) *slot {
-	return w.slot(w.dtype, []string{name + ".weight"}, rows, width)
+func (w *encoderWeights) table(name string, rows, width int) *parameter {
+	return w.parameter(w.dtype, []string{name + ".weight"}, rows, width)
 }
 
 // linear lists a product.
@@ -118,9 +121,9 @@ func (w *encoderWeights) linear(dtype cgotorch.DType, names []string, in, out in
 		}
 		return all
 	}
-	p := &product{weight: w.slot(dtype, suffixed(".weight"), out, in)}
+	p := &product{weight: w.parameter(dtype, suffixed(".weight"), out, in)}
 	if bias {
-		p.bias = w.slot(dtype, suffixed(".bias"), out)
+		p.bias = w.parameter(dtype, suffixed(".bias"), out)
 	}
 	w.products = append(w.products, p)
 	return p
@@ -128,15 +131,16 @@ func (w *encoderWeights) linear(dtype cgotorch.DType, names []string, in, out in
 
 // norm lists a norm.
 func (w *encoderWeights) norm(dtype cgotorch.DType, name string, width int, eps float64, bias bool) *layerNorm {
-	n := &layerNorm{weight: w.slot(dtype, []string{name + ".weight"}, width), eps: eps}
+	n := &layerNorm{weight: w.parameter(dtype, []string{name + ".weight"}, width), eps: eps}
 	if bias {
-		n.bias = w.slot(dtype, []string{name + ".bias"}, width)
+		n.bias = w.parameter(dtype, []string{name + ".bias"}, width)
 	}
 	return n
 }
 
-// find returns the source of a part of a slot.
-func (w *encoderWeights) find(s *slot, name string) source {
+// find returns the source of a part of a parameter. The file of that is nil if no file has the
+// part.
+func (w *encoderWeights) find(s *parameter, name string) source {
 	shape := slices.Clone(s.shape)
 	shape[0] /= int64(len(s.names))
 	src := source{shape: shape}
@@ -157,7 +161,7 @@ func (w *encoderWeights) match() ([]source, error) {
 	var sources []source
 	var errs []error
 	known := map[string]bool{}
-	for _, s := range w.slots {
+	for _, s := range w.parameters {
 		for _, name := range s.names {
 			src := w.find(s, name)
 			if src.file == nil {
@@ -183,8 +187,8 @@ func (w *encoderWeights) match() ([]source, error) {
 	return sources, few(errs)
 }
 
-// passesOver reports whether files may have a tensor that an encoder does not read: heads of
-// training, and positions of old files.
+// passesOver reports whether an encoder leaves out a tensor of the files: a head of training, or
+// the positions of an old file.
 func (w *encoderWeights) passesOver(name string) bool {
 	for _, prefix := range w.prefixes {
 		name = strings.TrimPrefix(name, prefix)
@@ -204,7 +208,7 @@ func (w *encoderWeights) fill(stream *cgotorch.Stream) error {
 	}
 	var parts []*cgotorch.Tensor
 	err = stream.Do(func(x *cgotorch.Exec) error {
-		for _, s := range w.slots {
+		for _, s := range w.parameters {
 			s.Tensor = x.Empty(s.dtype, s.shape...)
 			rows := int(s.shape[0]) / len(s.names)
 			for i := range s.names {
@@ -214,7 +218,7 @@ func (w *encoderWeights) fill(stream *cgotorch.Stream) error {
 		for _, t := range parts {
 			x.Keep(t)
 		}
-		for _, s := range w.slots {
+		for _, s := range w.parameters {
 			x.Keep(s.Tensor)
 		}
 		return nil
@@ -239,7 +243,7 @@ func (w *encoderWeights) fits(device cgotorch.Device) error {
 		return err
 	}
 	bytes := int64(0)
-	for _, s := range w.slots {
+	for _, s := range w.parameters {
 		n := int64(s.dtype.Size())
 		for _, d := range s.shape {
 			n *= d
@@ -253,7 +257,7 @@ func (w *encoderWeights) fits(device cgotorch.Device) error {
 	return nil
 }
 
-// packRows is the number of rows for which oneDNN orders weights. Other numbers compute too.
+// packRows is the number of rows for which oneDNN orders weights. Inputs may have another number.
 const packRows = 2048
 
 // pack orders the weights of products for oneDNN, on a CPU for which LibTorch has it. Products with
@@ -283,7 +287,7 @@ func (w *encoderWeights) pack(stream *cgotorch.Stream) {
 // free closes the tensors.
 func (w *encoderWeights) free() error {
 	var errs []error
-	for _, s := range w.slots {
+	for _, s := range w.parameters {
 		errs = append(errs, s.tensor().Close())
 	}
 	for _, p := range w.products {

@@ -35,9 +35,9 @@ func CompileSchema(document []byte) (*Schema, error) {
 	return &Schema{string(document), g}, nil
 }
 
-// SchemaMask returns a function for [GenerateOptions].Mask of one answer, which then is a JSON
-// value that fits the schema. The model may end the answer only behind the value, and a value that
-// is whole must end. An answer that MaxTokens cuts is not whole: its last Reason is "length".
+// SchemaMask returns a function for [GenerateOptions].Mask of one answer. The answer then is a JSON
+// value that fits the schema. The model may end the answer only behind the value, and nothing else
+// comes there. An answer that MaxTokens cuts is not whole: its last Reason is "length".
 //
 // The value's keys come in the order of properties, and other keys only if additionalProperties
 // says so or properties is absent. There is no white space but single spaces behind colons and
@@ -62,20 +62,21 @@ func (m *Model) SchemaMask(s *Schema) (func(answer []int64, allowed []bool), err
 // mostSchemas is how many schemas' masks a model keeps for later answers.
 const mostSchemas = 64
 
-// schemaMasks are the masks of a model.
+// schemaMasks keeps the masks of a model's recent schemas, and the bytes of its tokens.
 type schemaMasks struct {
 	mu         sync.Mutex
 	vocabulary *jsonschema.Vocabulary
-	space      bool // a text's first token has a space that is no part of the text
-	recent     []schemaMask
+	space      bool         // a text's first token has a space that is no part of the text
+	recent     []schemaMask // the last one was used last
 }
 
+// schemaMask has the masks of one schema.
 type schemaMask struct {
 	document string
 	masks    *jsonschema.Masks
 }
 
-// masks returns those of a schema.
+// masks returns the masks of a schema, known or new ones.
 func (c *schemaMasks) masks(m *Model, s *Schema) (*jsonschema.Masks, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

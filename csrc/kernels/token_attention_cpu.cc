@@ -15,6 +15,7 @@
 namespace ct {
 namespace {
 
+// What is inlined into attend_on_avx2 is compiled for AVX2. A call would lead to code for any CPU.
 #define CT_INLINE inline __attribute__((always_inline))
 
 constexpr int64_t kLanes = 8;  // numbers that vector instructions take together
@@ -30,6 +31,7 @@ struct Lanes {
 
 int64_t in_lanes(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
+// A CpuAttention with its types: Raw is that of the cache, and Wide that of queries and sums.
 template <typename Raw, typename Wide>
 struct Attention {
   const CpuAttention& a;
@@ -37,10 +39,10 @@ struct Attention {
   const Wide* query;
   const Wide* sinks;
   Raw* out;
-  int64_t head, key_heads, group;
+  int64_t head, key_heads, group;  // group is the number of queries that share a head of keys
 };
 
-// Multiplies four keys with queries. The results are [4, lanes] in `to`.
+// Adds the products of four keys with kLanes queries to `to`, four rows that lie `lanes` apart.
 template <typename Wide>
 CT_INLINE void score(const Wide* keys, int64_t stride, const Wide* queries, int64_t lanes, int64_t head, Wide* to) {
   Lanes a(to), b(to + lanes), c(to + 2 * lanes), d(to + 3 * lanes);
@@ -54,7 +56,8 @@ CT_INLINE void score(const Wide* keys, int64_t stride, const Wide* queries, int6
   a.store(to), b.store(to + lanes), c.store(to + 2 * lanes), d.store(to + 3 * lanes);
 }
 
-// Makes weights of the scores of a query, which lie `lanes` apart, by a softmax with a sink.
+// Makes weights of scores `first` up to `end` of a query, by a softmax with a sink, which may be
+// null. The scores lie `lanes` apart.
 template <typename Wide>
 CT_INLINE void softmax(Wide* scores, int64_t lanes, int64_t first, int64_t end, const Wide* sink) {
   Wide largest = sink != nullptr ? *sink : scores[first * lanes], sum = 0;
@@ -64,15 +67,15 @@ CT_INLINE void softmax(Wide* scores, int64_t lanes, int64_t first, int64_t end, 
   for (int64_t k = first; k < end; ++k) scores[k * lanes] /= sum;
 }
 
-// Computes the queries of one row that share a head of keys.
+// Computes the queries of one row that share a head of keys. `room` is memory for it to use.
 template <typename Raw, typename Wide>
 CT_INLINE void attend(const Attention<Raw, Wide>& of, const SeenKeys& row, int64_t key_head, const Wide* query, const Wide* sinks, Raw* out,
                       std::vector<Wide>& room) {
   const int64_t first = row.oldest / kPage, blocks = row.newest / kPage + 1 - first, padded = in_lanes(of.head), lanes = in_lanes(of.group);
   room.assign(static_cast<size_t>(kPage * padded + of.head * lanes + of.group * padded + blocks * kPage * lanes), 0);
   Wide *const page = room.data(), *const queries = page + kPage * padded, *const sums = queries + of.head * lanes, *const scores = sums + of.group * padded;
-  // Calls `use` for each block, when its keys or values are in `page`. Zeros are in place of those
-  // that the row does not see.
+  // Brings the keys, kind 0, or the values, kind 1, of each block into `page`, and calls `use` with
+  // the scores of that block. Zeros are in place of those that the row does not see.
   const auto each = [&](int64_t kind, const auto& use) {
     for (int64_t b = 0; b < blocks; ++b) {
       const Raw* const from = of.memory + (row.pages[kind * row.values + first + b] * of.key_heads + key_head) * kPage * of.head;
@@ -110,7 +113,7 @@ CT_INLINE void attend(const Attention<Raw, Wide>& of, const SeenKeys& row, int64
   }
 }
 
-// Computes units `from` up to `to`. A unit is a head of keys of a row.
+// Computes units `from` up to `to`. A unit is a head of keys of a row. A padded row gets zeros.
 template <typename Raw, typename Wide>
 CT_INLINE void attend_units(const Attention<Raw, Wide>& of, int64_t from, int64_t to) {
   std::vector<Wide> room;

@@ -11,8 +11,8 @@ namespace ct {
 // The keys that a row sees: numbers `oldest` to `newest` of its table. A padded row has oldest -1.
 struct SeenKeys {
   int64_t oldest, newest;
-  const int64_t* pages;  // of keys, by blocks of 16
-  int64_t values;        // how far behind them the pages of values are
+  const int64_t* pages;  // of keys, by blocks of 16 numbers
+  int64_t values;        // pages[values] is the first page of values
 };
 
 struct CpuAttention {
@@ -21,8 +21,8 @@ struct CpuAttention {
   const at::Tensor& key;     // [rows, key_heads, HEAD], new ones, and so is value
   const at::Tensor& value;
   const at::Tensor& sinks;   // [heads], or undefined
-  double scale;
-  double cap;
+  double scale;              // of the scores
+  double cap;                // scores become cap * tanh(score / cap); 0 for none
   std::vector<SeenKeys> rows;
 };
 

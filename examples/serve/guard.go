@@ -24,10 +24,10 @@ import (
 
 // guard lets requests pass that bear the token, and so many of one address at the same time.
 type guard struct {
-	token       string // "" lets all pass
-	most        int
-	timeout     time.Duration
-	textTimeout time.Duration // of /v1
+	token       string        // "" lets all pass
+	most        int           // requests of one address at the same time
+	timeout     time.Duration // of a request
+	textTimeout time.Duration // of a request for texts: see isText
 
 	mu      sync.Mutex
 	clients map[string]int // requests under way, by address
@@ -69,7 +69,8 @@ const (
 	healthOf = "/v2/health/"
 )
 
-// tokenOf returns the token of a header Authorization. The name of the scheme may be in any case.
+// tokenOf returns the token of a header Authorization. The name of the scheme may be in any case,
+// or absent.
 func tokenOf(header string) string {
 	const scheme = "Bearer "
 	if len(header) >= len(scheme) && strings.EqualFold(header[:len(scheme)], scheme) {
@@ -138,7 +139,7 @@ func isText(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasSuffix(r.URL.Path, "/rerank")
 }
 
-// deny writes an error in the form of the interface.
+// deny writes an error in the form of the request's interface: OpenAI's, or the protocol's.
 func deny(w http.ResponseWriter, r *http.Request, status int, text string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

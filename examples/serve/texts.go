@@ -27,7 +27,7 @@ type texts struct {
 	device  cgotorch.Device
 	options text.Options
 	batch   text.BatcherOptions
-	limited string        // what a request may take
+	limited string        // what a request may take, for the page
 	lost    chan struct{} // closed when the device is lost
 	once    sync.Once
 	ready   atomic.Bool
@@ -105,8 +105,9 @@ func (t *texts) loadAll() error {
 	return nil
 }
 
-// beside serves the Open Inference Protocol beside other paths. ServeMux would redirect some paths
-// of the protocol, and its clients do not follow. The server is not ready before its texts are.
+// beside returns a handler of the Open Inference Protocol and of other paths. ServeMux would
+// redirect some paths of the protocol, and its clients do not follow. The server is not ready
+// before its models for texts are.
 func (t *texts) beside(protocol, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch at := r.URL.Path; {
@@ -130,7 +131,7 @@ func (t *texts) find(name string) (*textModel, error) {
 	return nil, fmt.Errorf("%q is no model of -text and -encoder: %w", name, serve.ErrNotFound)
 }
 
-// load opens a model and makes it known, unless it is.
+// load opens a model and makes it known, unless it is known. It waits for the device.
 func (t *texts) load(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +172,7 @@ func (t *texts) load(name string) error {
 }
 
 // unload makes a model unknown, waits for its requests until ctx ends, and frees it. Requests that
-// go on then end with an error.
+// are under way then end with an error. A model that is not loaded stays so.
 func (t *texts) unload(ctx context.Context, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

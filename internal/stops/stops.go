@@ -10,9 +10,9 @@ type Finder struct {
 	held string // may be the beginning of one of them
 }
 
-// Add returns what a piece adds to the text that is certain. It keeps the end of the piece that may
-// be the beginning of one of Texts. `found` says that one of them came. The text then ends before
-// it, and nothing is kept.
+// Add returns the text that is certain with a piece. It keeps the end of the piece that may be the
+// beginning of one of Texts. `found` says that one of them came. The text then ends before it, and
+// nothing is kept.
 func (f *Finder) Add(piece string) (text string, found bool) {
 	f.held += piece
 	first := len(f.held)

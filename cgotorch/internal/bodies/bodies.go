@@ -16,11 +16,14 @@ import (
 )
 
 var (
+	// ErrTooLarge means that a body is too large for the server, also alone.
 	ErrTooLarge = errors.New("the body is too large")
-	ErrBusy     = errors.New("the bodies of other requests take the memory")
+	// ErrBusy means that a body would fit later, when others have been given back.
+	ErrBusy = errors.New("the bodies of other requests take the memory")
 )
 
-// Bound bounds the memory of bodies that are being answered, and uses small buffers again.
+// Bound bounds the memory of bodies that are being answered, and uses small buffers again. Any
+// number of goroutines may use it.
 type Bound struct {
 	Most, All int64 // bytes of one body, and of all
 
@@ -36,11 +39,12 @@ const mostKept = 1 << 20
 // Body is a request's body.
 type Body struct {
 	Bytes []byte
-	taken int64 // the capacity of `bytes`, and what [Bound.More] has added
+	taken int64 // the capacity of Bytes, and what [Bound.More] has added
 }
 
-// Read returns the body of a request. It fails with ErrTooLarge, ErrBusy, and as refuseBody does.
-// The caller gives the body back when nothing reads it any more.
+// Read returns the body of a request, inflated. It waits for the client. It fails with
+// [ErrTooLarge], [ErrBusy], the cause of the request's context, [context.DeadlineExceeded] for a
+// slow client, and [cgotorch.ErrInvalidArgument]. The caller gives the body back by [Bound.Give].
 func (b *Bound) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	from, size := io.Reader(http.MaxBytesReader(w, r.Body, b.Most)), r.ContentLength
 	if size > b.Most {
@@ -140,6 +144,7 @@ func (b *Bound) Used() int64 {
 	return b.used
 }
 
+// take counts n bytes, and reports whether they fit.
 func (b *Bound) take(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,8 +155,8 @@ func (b *Bound) take(n int64) bool {
 	return true
 }
 
-// More counts memory of n bytes that a body needs beside its own. It fails with
-// ErrBusy, and with ErrTooLarge if the body does not fit alone.
+// More counts n bytes of memory that a body needs beside its own, until it is given back. It fails
+// with [ErrBusy], and with [ErrTooLarge] if the body does not fit alone.
 func (b *Bound) More(to *Body, n int64) error {
 	if to.taken+n > b.All {
 		return fmt.Errorf("its elements take %d bytes beside %d, and the server has no more for all bodies: divide the request: %w", n, to.taken, ErrTooLarge)
@@ -163,7 +168,7 @@ func (b *Bound) More(to *Body, n int64) error {
 	return nil
 }
 
-// Give gives a body back, when nothing reads it any more.
+// Give takes a body back, which nothing may read any more.
 func (b *Bound) Give(used *Body) {
 	if cap(used.Bytes) <= mostKept {
 		b.free.Put(&used.Bytes)
@@ -177,7 +182,7 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
 }
 
-// Commas returns the number of commas between the elements of a JSON array.
+// Commas returns the number of commas between the elements of a JSON array, without reading them.
 func Commas(text []byte) (n int) {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {

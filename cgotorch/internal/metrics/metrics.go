@@ -13,7 +13,7 @@ import (
 // Page is a text in Prometheus's format. Its zero value is empty.
 type Page struct {
 	bytes.Buffer
-	name string // of the metric
+	name string // of the metric that [Page.Begin] has begun
 }
 
 // Begin begins a metric. `kind` is "counter", "gauge" or "histogram".
@@ -49,10 +49,10 @@ type Histogram struct {
 	sum     time.Duration
 }
 
-// bounds are seconds.
+// bounds are the largest times of the buckets, in seconds. A bucket counts the shorter ones too.
 var bounds = [...]float64{0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
 
-// Add counts a time.
+// Add counts a time. The caller locks.
 func (h *Histogram) Add(took time.Duration) {
 	h.count++
 	h.sum += took

@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
-// sampling has what chats and completions have alike.
+// sampling has the fields that chats and completions share.
 type sampling struct {
 	o       text.GenerateOptions
 	stop    []string // of content; the Batcher does not look for it
@@ -32,9 +32,7 @@ func (c *call) sampling() (s sampling) {
 	if o := in.object("stream_options"); o != nil {
 		o.truth("include_usage", &s.usage)
 		o.ignore("include_obfuscation", "continuous_usage_stats")
-		if err := o.done(); err != nil && in.err == nil {
-			in.err = err
-		}
+		in.keep(o.done())
 		if !s.stream {
 			in.refuse("stream_options", "it needs stream: true")
 		}
@@ -61,8 +59,8 @@ func (c *call) sampling() (s sampling) {
 	return s
 }
 
-// draw takes temperature, seed and the bounds of what is drawn. A zero of GenerateOptions means
-// what the folder tells, so a zero of the request becomes the smallest number that does as much.
+// draw takes temperature, seed and the bounds of what is drawn. A zero of GenerateOptions stands
+// for the folder's value. So a zero of the request becomes the smallest number that does the same.
 func (s *sampling) draw(in *fields) {
 	temperature := 1.0
 	if in.number("temperature", &temperature, 0, 2) {
@@ -105,9 +103,7 @@ func (c *call) bias(o *text.GenerateOptions) {
 		biases.number(name, &bias, -100, 100)
 		o.Bias[id] = bias
 	}
-	if err := biases.done(); err != nil && c.in.err == nil {
-		c.in.err = err
-	}
+	c.in.keep(biases.done())
 }
 
 // host returns a client's address without its port.
@@ -125,6 +121,29 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
+// response is a whole response, or an event of a stream. C is a choice of it.
+type response[C any] struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	Model   string `json:"model"`
+	Choices []C    `json:"choices"`
+	Usage   *usage `json:"usage,omitempty"`
+}
+
+// usageOf counts the tokens of choices. Each prompt has `answers` of them, one behind another.
+func usageOf(choices []*choice, answers int) *usage {
+	u := &usage{}
+	for i, one := range choices {
+		if i%answers == 0 {
+			u.Prompt += len(one.prompt)
+		}
+		u.Completion += one.tokens
+	}
+	u.Total = u.Prompt + u.Completion
+	return u
+}
+
 // choice is one answer while it comes.
 type choice struct {
 	index  int // over all prompts
@@ -139,13 +158,14 @@ type choice struct {
 type grown struct {
 	*choice
 	token text.Token
-	in    room // of the token
+	in    room // where the token is; inHeader for a mark
 	parts []part
 	ended bool
 }
 
-// run generates answers beside each other, and hands on what they grow by, in the order in which it
-// comes. It returns when all goroutines have ended.
+// run generates answers at the same time. It calls `each` for each token of any answer, one call
+// after another. Its own errors are those of Batcher.Generate and of the request's context. The
+// first error ends all answers. run returns when its goroutines have ended.
 func (c *call) run(choices []*choice, each func(g grown) error) (err error) {
 	ctx, stop := context.WithCancel(c.r.Context())
 	type event struct {
@@ -202,7 +222,7 @@ func (c *call) run(choices []*choice, each func(g grown) error) (err error) {
 	return nil
 }
 
-// take adds a token to a choice.
+// take adds a token to a choice, and returns what it grows by.
 func (o *choice) take(token text.Token) grown {
 	o.tokens++
 	g := grown{choice: o, token: token}

@@ -31,11 +31,11 @@ type call struct {
 // errGone means that the client takes nothing any more.
 var errGone = errors.New("the client has left")
 
-// refusal is an error of a request.
+// refusal is an error that the request is to blame for.
 type refusal struct {
 	status int    // 0 means 400
-	param  string // the field
-	code   string
+	param  string // the field, or ""
+	code   string // of OpenAI, or ""
 	text   string
 }
 
@@ -48,12 +48,13 @@ func (r *refusal) Error() string {
 
 func (r *refusal) Unwrap() error { return cgotorch.ErrInvalidArgument }
 
-// refuse returns an error of a field.
+// refuse returns a [refusal] with the status 400 for a field.
 func refuse(param, format string, args ...any) error {
 	return &refusal{param: param, text: fmt.Sprintf(format, args...)}
 }
 
-// bears fails if a request lacks the token. The time that it takes tells nothing of the token.
+// bears fails with the status 401 if a request lacks the token. Its time tells nothing of the
+// token.
 func (h *Handler) bears(r *http.Request) error {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -66,7 +67,8 @@ func (h *Handler) bears(r *http.Request) error {
 	return &refusal{status: http.StatusUnauthorized, code: "invalid_api_key", text: "the request does not bear the server's token: send the header Authorization: Bearer TOKEN"}
 }
 
-// read reads the body, and finds its model.
+// read reads the body, and finds its model. The caller gives the body back, also after an error. It
+// calls Done of the model's `under`, unless there is an error.
 func (c *call) read() (err error) {
 	if c.body, err = c.h.bodies.Read(c.w, c.r); err != nil {
 		return err
@@ -89,7 +91,7 @@ func (c *call) read() (err error) {
 	return err
 }
 
-// decodes fails if the model is none that makes texts.
+// decodes fails if the model has no Decoder.
 func (c *call) decodes() error {
 	if c.model.Decoder == nil {
 		return refuse("model", "%q makes no texts: ask /v1/embeddings or /v1/rerank", c.model.Name)
@@ -97,7 +99,7 @@ func (c *call) decodes() error {
 	return nil
 }
 
-// encodes fails if the model is none that reads texts alone.
+// encodes fails if the model has no Encoder.
 func (c *call) encodes() error {
 	if c.model.Encoder == nil {
 		return refuse("model", "%q makes neither vectors nor scores: ask /v1/chat/completions", c.model.Name)
@@ -105,7 +107,7 @@ func (c *call) encodes() error {
 	return nil
 }
 
-// marshal is json.Marshal with the characters as they are.
+// marshal is json.Marshal without escapes of <, > and &.
 func marshal(v any) ([]byte, error) {
 	var text bytes.Buffer
 	to := json.NewEncoder(&text)
@@ -114,7 +116,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(text.Bytes(), []byte{'\n'}), err
 }
 
-// reply writes an answer as a whole.
+// reply writes a whole answer. It fails as [call.write] does.
 func (c *call) reply(v any) error {
 	text, err := marshal(v)
 	if err != nil {
@@ -123,7 +125,7 @@ func (c *call) reply(v any) error {
 	return c.write("application/json", append(text, '\n'))
 }
 
-// event writes a part of a streamed answer.
+// event writes a part of a streamed answer, and flushes it. It fails as [call.write] does.
 func (c *call) event(v any) error {
 	text, err := marshal(v)
 	if err != nil {
@@ -132,6 +134,7 @@ func (c *call) event(v any) error {
 	return c.line(text)
 }
 
+// line writes an event whose data is a text in one line.
 func (c *call) line(text []byte) error {
 	line := make([]byte, 0, len(text)+8)
 	line = append(append(append(line, "data: "...), text...), "\n\n"...)
@@ -144,7 +147,8 @@ func (c *call) line(text []byte) error {
 	return nil
 }
 
-// write gives the client Options.Stall for each part.
+// write writes a part of an answer, and the header before the first one. The client has
+// Options.Stall to take it. write fails with errGone.
 func (c *call) write(kind string, text []byte) error {
 	if !c.sent {
 		c.w.Header().Set("Content-Type", kind)
@@ -177,7 +181,8 @@ var kinds = map[int]string{
 	http.StatusBadRequest: "invalid_request_error", http.StatusRequestEntityTooLarge: "invalid_request_error", http.StatusGatewayTimeout: "timeout",
 }
 
-// fail writes why a request failed, behind what is sent of an answer.
+// fail tells the client why its request failed: by an event if the answer has begun, or else by a
+// status.
 func (c *call) fail(err error) {
 	if errors.Is(err, errGone) {
 		return
@@ -190,13 +195,11 @@ func (c *call) fail(err error) {
 	}
 	var own *refusal
 	if errors.As(err, &own) {
-		for _, to := range []struct {
-			to   **string
-			text string
-		}{{&f.Error.Param, own.param}, {&f.Error.Code, own.code}} {
-			if to.text != "" {
-				*to.to = &to.text
-			}
+		if own.param != "" {
+			f.Error.Param = &own.param
+		}
+		if own.code != "" {
+			f.Error.Code = &own.code
 		}
 	}
 	if status == http.StatusTooManyRequests {

@@ -14,14 +14,13 @@ import (
 // chatRequest is what a chat asks for.
 type chatRequest struct {
 	sampling
-	messages  []tokenizer.Message
-	options   tokenizer.ChatOptions
-	tools     []tool
-	forced    string // "", "required" or "function"
-	once      bool   // at most one call
-	schema    json.RawMessage
-	logProbs  bool
-	reasoning string
+	messages []tokenizer.Message
+	options  tokenizer.ChatOptions
+	tools    []tool
+	forced   bool            // each answer calls one of tools
+	once     bool            // at most one call
+	schema   json.RawMessage // of response_format; nil if answers are free
+	logProbs bool
 }
 
 // chatRequest reads the body.
@@ -38,19 +37,19 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	in.truth("parallel_tool_calls", &parallel)
 	q.once = !parallel
 	q.options.Tools, q.tools, q.forced = c.tools()
-	q.schema = c.schemaOf()
+	q.schema = c.responseFormat()
 	if q.schema != nil && len(q.tools) > 0 {
 		in.refuse("response_format", "a bounded answer cannot call functions: leave out tools, or set tool_choice to none")
 	}
 	in.into("chat_template_kwargs", "an object", &q.options.Variables)
-	if in.choice("reasoning_effort", &q.reasoning, "minimal", "low", "medium", "high") {
+	if effort := ""; in.choice("reasoning_effort", &effort, "minimal", "low", "medium", "high") {
 		if c.model.form.kind != harmony {
 			in.refuse("reasoning_effort", "the model %q does not read it; its template may read a variable of chat_template_kwargs", c.model.Name)
 		}
 		if q.options.Variables == nil {
 			q.options.Variables = map[string]any{}
 		}
-		q.options.Variables["reasoning_effort"] = strings.Replace(q.reasoning, "minimal", "low", 1)
+		q.options.Variables["reasoning_effort"] = strings.Replace(effort, "minimal", "low", 1)
 	}
 	in.neutral("modalities", `["text"]`)
 	in.neutral("verbosity", `"medium"`)
@@ -58,7 +57,8 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	return q, in.done()
 }
 
-// prompt returns the text of a chat, and whether it has begun thoughts.
+// prompt returns the text of a chat, and whether that text has begun thoughts. It changes
+// q.messages if the template reads arguments of calls as texts only.
 func (c *call) prompt(q *chatRequest) (prompt string, opened bool, err error) {
 	t := c.model.Decoder.Tokenizer
 	prompt, err = t.Chat(q.messages, q.options)
@@ -83,7 +83,7 @@ func (c *call) prompt(q *chatRequest) (prompt string, opened bool, err error) {
 	bare := q.options
 	bare.NoPrompt = true
 	before, err := t.Chat(q.messages, bare)
-	own, found := strings.CutPrefix(prompt, before) // what the template has written alone
+	own, found := strings.CutPrefix(prompt, before) // the template's own end, behind all messages
 	if err != nil || !found {
 		return prompt, false, nil
 	}
@@ -108,15 +108,6 @@ func textArguments(messages []tokenizer.Message) (other []tokenizer.Message, cha
 		changed = true
 	}
 	return other, changed
-}
-
-// tokensOf returns the tokens of a prompt, which the model has room for.
-func (c *call) tokensOf(param, prompt string, encode func(string) []int64) ([]int64, error) {
-	if err := c.over(); err != nil {
-		return nil, err
-	}
-	ids := encode(prompt)
-	return ids, c.fits(param, ids)
 }
 
 // fits fails for a prompt that leaves no room for an answer.
@@ -147,7 +138,7 @@ func (c *call) chat() error {
 	return a.whole(choices)
 }
 
-// chatChoices makes the answers of a chat, before they are computed.
+// chatChoices returns the answers of a chat, of which nothing is computed yet.
 func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 	prompt, opened, err := c.prompt(q)
 	if err != nil {
@@ -156,7 +147,7 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 	var forced forcedCall
 	mask := func() (func([]int64, []bool), error) { return nil, nil }
 	switch {
-	case q.forced != "":
+	case q.forced:
 		if forced, err = c.force(q.tools, opened); err != nil {
 			return nil, err
 		}
@@ -173,8 +164,11 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 		}
 		mask = func() (func([]int64, []bool), error) { return c.behindThoughts(schema, opened) }
 	}
-	ids, err := c.tokensOf("messages", prompt, c.model.Decoder.Tokenizer.EncodePart)
-	if err != nil {
+	if err := c.over(); err != nil {
+		return nil, err
+	}
+	ids := c.model.Decoder.Tokenizer.EncodePart(prompt)
+	if err := c.fits("messages", ids); err != nil {
 		return nil, err
 	}
 	var tools map[string]bool
@@ -187,10 +181,10 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 	for i := range q.answers {
 		p := newParts(c.model.Decoder.Tokenizer, &c.model.form, q.stop, tools)
 		p.once = q.once
-		if opened && q.forced == "" {
+		if opened && !q.forced {
 			p.room, p.trim = inThought, true
 		}
-		if q.forced != "" {
+		if q.forced {
 			p.force(forced.name)
 		}
 		one := &choice{index: i, prompt: ids, o: q.o, parts: p}

@@ -164,6 +164,8 @@ func TestChat_Refused(t *testing.T) {
 		{`{"model": "tiny", "modalities": ["audio"], ` + message + `}`, 400, "modalities", "not done here"},
 		{`{"model": "tiny", "reasoning_effort": "low", ` + message + `}`, 400, "reasoning_effort", "does not read it"},
 		{`{"model": "tiny", "tools": [{"type": "function", "function": {"name": "f"}}], ` + message + `}`, 400, "tools", "no form of calls"},
+		{`{"model": "tiny", "tools": [{"function": {"name": "f"}}], ` + message + `}`, 400, "tools[0].type", "missing"},
+		{`{"model": "tiny", "tools": [{"type": "custom", "function": {"name": "f"}}], ` + message + `}`, 400, "tools[0].type", `"custom"`},
 		{`{"model": "tiny", "tool_choice": "required", ` + message + `}`, 400, "tool_choice", "no tools"},
 		{`{"model": "tiny", "response_format": {"type": "xml"}, ` + message + `}`, 400, "response_format.type", `"xml"`},
 		{`{"model": "tiny", "response_format": {"type": "json_schema"}, ` + message + `}`, 400, "response_format.json_schema", "missing"},

@@ -30,7 +30,8 @@ type chatCall struct {
 	} `json:"function"`
 }
 
-// callOf returns a call. Templates of Mistral take ids of nine letters and digits alone.
+// callOf returns a call with a new id. Templates of Mistral take ids of nine letters and digits
+// alone.
 func callOf(kind formKind, call functionCall) (out chatCall) {
 	out.ID, out.Type = newID("call_"), "function"
 	if kind == mistral {
@@ -55,15 +56,7 @@ type chatChoice struct {
 	Reason   *string       `json:"finish_reason"`
 }
 
-// chatResponse is a response, or an event of a stream.
-type chatResponse struct {
-	ID      string       `json:"id"`
-	Object  string       `json:"object"`
-	Created int64        `json:"created"`
-	Model   string       `json:"model"`
-	Choices []chatChoice `json:"choices"`
-	Usage   *usage       `json:"usage,omitempty"`
-}
+type chatResponse = response[chatChoice]
 
 // chatAnswer writes the answers to a chat.
 type chatAnswer struct {
@@ -78,19 +71,6 @@ func (a *chatAnswer) response(object string, choices ...chatChoice) chatResponse
 		choices = []chatChoice{}
 	}
 	return chatResponse{ID: a.id, Object: object, Created: a.created, Model: a.c.model.Name, Choices: choices}
-}
-
-// usageOf counts the tokens of answers to one or several prompts.
-func usageOf(choices []*choice, answers int) *usage {
-	u := &usage{}
-	for i, one := range choices {
-		if i%answers == 0 {
-			u.Prompt += len(one.prompt)
-		}
-		u.Completion += one.tokens
-	}
-	u.Total = u.Prompt + u.Completion
-	return u
 }
 
 // logProbs returns those of a token of the content.
@@ -128,8 +108,7 @@ func (a *chatAnswer) whole(choices []*choice) error {
 			o.LogProbs.Content = append(o.LogProbs.Content, a.logProbs(g)...)
 		}
 		if g.ended {
-			reason := g.reason
-			o.Reason = &reason
+			o.Reason = &g.reason
 		}
 		return nil
 	})
@@ -189,8 +168,7 @@ func (a *chatAnswer) stream(choices []*choice) error {
 		if !g.ended {
 			return nil
 		}
-		reason := g.reason
-		return send(chatChoice{Index: g.index, Delta: &chatDelta{}, Reason: &reason})
+		return send(chatChoice{Index: g.index, Delta: &chatDelta{}, Reason: &g.reason})
 	})
 	if err == nil && a.q.usage {
 		r := a.response(object)

@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 )
@@ -15,16 +13,7 @@ type completionChoice struct {
 	Reason   *string         `json:"finish_reason"`
 }
 
-type completionResponse struct {
-	ID      string             `json:"id"`
-	Object  string             `json:"object"`
-	Created int64              `json:"created"`
-	Model   string             `json:"model"`
-	Choices []completionChoice `json:"choices"`
-	Usage   *usage             `json:"usage,omitempty"`
-}
-
-// completion goes on with texts.
+// completion answers with what follows texts.
 func (c *call) completion() error {
 	if err := c.decodes(); err != nil {
 		return err
@@ -67,19 +56,14 @@ func (c *call) completion() error {
 	return c.complete(&s, choices, texts, logProbs)
 }
 
-// prompts takes the prompts: a text, texts, tokens, or lists of tokens. It returns their tokens and
-// their texts.
+// prompts takes the prompts. It returns their tokens and their texts.
 func (c *call) prompts() (prompts [][]int64, texts []string) {
 	t := c.model.Decoder.Tokenizer
 	list, err := c.inputs("prompt", c.h.o.Choices, int64(t.Size()))
-	if err == nil && len(list) == 0 {
-		err = refuse("prompt", "want a text, texts, tokens, or lists of tokens")
-	}
+	c.in.keep(err)
 	for _, one := range list {
-		if over := c.over(); err == nil && over != nil {
-			err = over
-		}
-		if err != nil {
+		if err := c.over(); err != nil {
+			c.in.keep(err)
 			break
 		}
 		if one.ids == nil {
@@ -89,68 +73,12 @@ func (c *call) prompts() (prompts [][]int64, texts []string) {
 		}
 		prompts, texts = append(prompts, one.ids), append(texts, one.text)
 	}
-	if err != nil && c.in.err == nil {
-		c.in.err = err
-	}
 	return prompts, texts
-}
-
-// input is a text, or tokens.
-type input struct {
-	text string
-	ids  []int64 // nil for a text
-}
-
-// startsNumber reports whether a list begins with a number.
-func startsNumber(list json.RawMessage) bool {
-	first := bytes.TrimLeft(list[1:], " \t\r\n")
-	return list[0] == '[' && len(first) > 0 && (first[0] == '-' || first[0] >= '0' && first[0] <= '9')
-}
-
-// inputs takes a text, texts, tokens or lists of tokens: at most so many, of ids below `size`.
-func (c *call) inputs(name string, most int, size int64) (list []input, err error) {
-	raw := c.in.take(name)
-	tokens := func(at string, raw json.RawMessage) (in input, err error) {
-		in.ids = []int64{}
-		if bytes.Contains(raw, []byte("null")) || json.Unmarshal(raw, &in.ids) != nil { // a null would become 0
-			return in, refuse(at, "want a text or a list of tokens, got %s", short(raw))
-		}
-		for i, id := range in.ids {
-			if id < 0 || id >= size {
-				return in, refuse(fmt.Sprintf("%s[%d]", at, i), "is %d, and tokens are 0 to %d", id, size-1)
-			}
-		}
-		return in, nil
-	}
-	switch {
-	case raw == nil:
-		return nil, nil
-	case raw[0] == '"':
-		list = make([]input, 1)
-		return list, json.Unmarshal(raw, &list[0].text)
-	case startsNumber(raw):
-		one, err := tokens(name, raw)
-		return []input{one}, err
-	}
-	raws, err := listOf(name, raw, most)
-	for i, raw := range raws {
-		at, one := fmt.Sprintf("%s[%d]", name, i), input{}
-		if raw[0] == '"' {
-			err = json.Unmarshal(raw, &one.text)
-		} else {
-			one, err = tokens(at, raw)
-		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, one)
-	}
-	return list, err
 }
 
 // complete writes the answers, whole or as they come. `texts` stand before the answers.
 func (c *call) complete(s *sampling, choices []*choice, texts []string, logProbs bool) error {
-	r := completionResponse{ID: newID("cmpl-"), Object: "text_completion", Created: c.began.Unix(), Model: c.model.Name}
+	r := response[completionChoice]{ID: newID("cmpl-"), Object: "text_completion", Created: c.began.Unix(), Model: c.model.Name}
 	out := make([]completionChoice, len(choices))
 	whole := make([]strings.Builder, len(choices))
 	listed := make([]*listedLogProbs, len(choices))
@@ -174,8 +102,7 @@ func (c *call) complete(s *sampling, choices []*choice, texts []string, logProbs
 		}
 		whole[g.index].WriteString(text)
 		if g.ended {
-			reason := g.reason
-			o.Reason = &reason
+			o.Reason = &g.reason
 		}
 		if !s.stream || text == "" && !g.ended && whole[g.index].Len() == 0 {
 			return nil

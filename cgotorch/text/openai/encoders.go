@@ -28,9 +28,6 @@ func (c *call) embeddings() error {
 	in.truth("truncate", &truncate)
 	in.text("user", &user)
 	list, err := c.inputs("input", c.h.o.Texts, math.MaxInt64)
-	if err == nil && len(list) == 0 {
-		err = refuse("input", "want a text, texts, tokens, or lists of tokens")
-	}
 	if err == nil {
 		err = in.done()
 	}
@@ -51,7 +48,7 @@ func (c *call) embeddings() error {
 			return refuse("dimensions", "is %d, and the model's vectors have %d", dimensions, len(v))
 		}
 		if dimensions > 0 {
-			v = shortened(v[:dimensions])
+			v = unit(v[:dimensions])
 		}
 		if err := finite(v); err != nil {
 			return err
@@ -99,8 +96,8 @@ func finite(list []float32) error {
 	return nil
 }
 
-// shortened returns a part of a vector with the length 1.
-func shortened(v []float32) []float32 {
+// unit returns a vector of the same direction with the length 1. A vector of zeros stays as it is.
+func unit(v []float32) []float32 {
 	sum := 0.0
 	for _, x := range v {
 		sum += float64(x) * float64(x)
@@ -182,9 +179,7 @@ func documents(in *fields, most int) (texts []string) {
 			if !f.text("text", &text) {
 				f.refuse("text", "it is missing")
 			}
-			if err := f.done(); err != nil && in.err == nil {
-				in.err = err
-			}
+			in.keep(f.done())
 		}
 		texts = append(texts, text)
 	}

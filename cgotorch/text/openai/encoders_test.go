@@ -69,7 +69,7 @@ func TestEmbeddings(t *testing.T) {
 			}
 			expected := want[i]
 			if strings.Contains(body, "dimensions") {
-				expected = shortened(expected[:8])
+				expected = unit(expected[:8])
 			}
 			if len(got) != len(expected) || d.Index != i {
 				t.Fatalf("%s: vector %d has %d numbers", body, i, len(got))

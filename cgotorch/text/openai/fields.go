@@ -4,24 +4,23 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
-
-	"maps"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
 
 // fields are those of a JSON object. Each is taken once. A null counts as a field that is not
-// there. What is left in the end is not known here, and is refused.
+// there. [fields.done] refuses the fields that nobody has taken.
 type fields struct {
 	at  string // the place of the object in the request, or ""
 	all map[string]json.RawMessage
-	err error // the first
+	err error // the first one; the methods that take a field add theirs
 }
 
-// newFields reads an object.
+// newFields reads an object, which stands at a place of the request. It fails with a [refusal].
 func newFields(at string, text []byte) (*fields, error) {
 	f := &fields{at: at}
 	if err := json.Unmarshal(text, &f.all); err != nil || f.all == nil {
@@ -50,20 +49,26 @@ func (f *fields) path(name string) string {
 	return f.at + "." + name
 }
 
-func (f *fields) refuse(name, format string, args ...any) {
+// keep keeps an error, unless there is one already. nil is none.
+func (f *fields) keep(err error) {
 	if f.err == nil {
-		f.err = refuse(f.path(name), format, args...)
+		f.err = err
 	}
 }
 
-// take returns a field and leaves it out of what is left. It is nil if it is not there.
+func (f *fields) refuse(name, format string, args ...any) {
+	f.keep(refuse(f.path(name), format, args...))
+}
+
+// take removes a field from those that are left, and returns it. It returns nil for an absent one.
 func (f *fields) take(name string) json.RawMessage {
 	raw := f.all[name]
 	delete(f.all, name)
 	return raw
 }
 
-// into takes a field. `want` says what it has to be.
+// into takes a field, and reports whether it is there and right. `want` says in the error what it
+// has to be.
 func (f *fields) into(name, want string, to any) bool {
 	raw := f.take(name)
 	if raw == nil {
@@ -78,7 +83,7 @@ func (f *fields) into(name, want string, to any) bool {
 
 func (f *fields) text(name string, to *string) bool { return f.into(name, "a text", to) }
 
-func (f *fields) truth(name string, to *bool) bool { return f.into(name, "true or false", to) }
+func (f *fields) truth(name string, to *bool) { f.into(name, "true or false", to) }
 
 // number takes a number in a range.
 func (f *fields) number(name string, to *float64, from, upTo float64) bool {
@@ -136,16 +141,14 @@ func (f *fields) choice(name string, to *string, of ...string) bool {
 	return true
 }
 
-// list takes a list of at most so many elements. A small body cannot become much memory by it.
+// list takes a list of at most so many elements: each takes more memory than in the body.
 func (f *fields) list(name string, most int) (list []json.RawMessage) {
 	raw := f.take(name)
 	if raw == nil {
 		return nil
 	}
 	list, err := listOf(f.path(name), raw, most)
-	if err != nil && f.err == nil {
-		f.err = err
-	}
+	f.keep(err)
 	return list
 }
 
@@ -177,27 +180,25 @@ func (f *fields) texts(name string, most int) (texts []string) {
 	return texts
 }
 
-// object takes an object. It is nil if the field is not there.
+// object takes an object. It returns nil if the field is not there, and for another value.
 func (f *fields) object(name string) *fields {
 	raw := f.take(name)
 	if raw == nil {
 		return nil
 	}
 	inner, err := newFields(f.path(name), raw)
-	if err != nil && f.err == nil {
-		f.err = err
-	}
+	f.keep(err)
 	return inner
 }
 
-// ignore leaves fields out that do not change an answer.
+// ignore takes fields that do not change an answer.
 func (f *fields) ignore(names ...string) {
 	for _, name := range names {
 		f.take(name)
 	}
 }
 
-// neutral refuses a field unless it has a value with which it changes nothing. A null always does.
+// neutral takes a field, and refuses all but some values: those with which it changes nothing.
 func (f *fields) neutral(name string, values ...string) {
 	if raw := f.take(name); raw != nil && !slices.Contains(values, string(raw)) {
 		f.refuse(name, "is %s, which is not done here: want %s, or leave it out", short(raw), append(values, "null")[0])

@@ -30,26 +30,32 @@ import (
 
 // Options are the options of [NewHandler]. The zero value is good for a service.
 type Options struct {
-	// Token is what each request must bear, as "Authorization: Bearer TOKEN". "" lets all pass.
-	Token    string
+	// Token lets those requests pass that have the header "Authorization: Bearer TOKEN". "" lets all
+	// pass.
+	Token string
+
 	MaxBody  int64 // most bytes of a request's body, inflated; 0 means 16 MiB
 	Memory   int64 // bytes of all bodies and of what they become; 0 means 1 GiB, at least 4 times MaxBody
 	Requests int   // most requests at the same time; one beyond has the status 429 at once; 0 means 4096
 	Choices  int   // most answers to one request, as n asks for them; 0 means 64
 	Texts    int   // most texts of one request, to embed or to rank; 0 means 2048
+
 	// Stall is the longest time for which a client may take nothing of an answer. The answer then
 	// ends. 0 means 30 seconds.
-	Stall   time.Duration
-	Observe func(Observation) // is told of each request that has ended; may be nil
+	Stall time.Duration
+
+	// Observe is called when a request has ended, on its goroutine: several calls run at once. It may
+	// be nil.
+	Observe func(Observation)
 }
 
-// Observation tells of a request.
+// Observation tells of a request that has ended.
 type Observation struct {
-	Endpoint string // the path, or "" for one that there is not
-	Model    string // its name, or "" if there is none of this name
+	Endpoint string // the path, or "" for an unknown one
+	Model    string // its name, or "" for an unknown one
 	Status   int    // the HTTP status; 499 means that the client has left
 	Took     time.Duration
-	Err      error
+	Err      error // why it failed, or nil
 }
 
 // Model is a model under a name. It has a Decoder and a Batcher of it, for chats and completions,
@@ -61,7 +67,8 @@ type Model struct {
 	Encoder *text.Encoder
 }
 
-// Handler answers the requests of any number of clients.
+// Handler answers the requests of any number of clients. Its methods may be called from any number
+// of goroutines.
 type Handler struct {
 	o      Options
 	bodies bodies.Bound
@@ -116,7 +123,7 @@ func NewHandler(o Options) *Handler {
 	return h
 }
 
-// missing says why there is no such path.
+// missing returns the error of a request for an unknown path.
 func missing(r *http.Request) error {
 	cure := "the paths are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank and /v1/models"
 	if strings.HasPrefix(r.URL.Path, "/v1/responses") {
@@ -129,7 +136,7 @@ func missing(r *http.Request) error {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.routes.ServeHTTP(w, r) }
 
 // Add makes a model known. The Handler does not close it. Add fails with
-// [cgotorch.ErrInvalidArgument] if there is one of this name, and for a Model that lacks a part.
+// [cgotorch.ErrInvalidArgument] for a name that is taken, and for a Model that lacks a part.
 func (h *Handler) Add(m Model) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("openai: model %q: %s: %w", m.Name, fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
@@ -154,9 +161,9 @@ func (h *Handler) Add(m Model) error {
 	return nil
 }
 
-// Remove makes a model unknown to new requests. It waits for those under way, or until ctx ends.
-// When it returns nil, the model may be closed. Closing its Batcher or Encoder ends the requests
-// under way. Remove fails with the cause of ctx, and with [serve.ErrNotFound].
+// Remove makes a model unknown to new requests, and waits for those under way. After nil the model
+// may be closed. Remove fails with [serve.ErrNotFound], and with the cause of ctx if that ends
+// first. The model is unknown then too, and closing its Batcher or Encoder ends the requests.
 func (h *Handler) Remove(ctx context.Context, name string) error {
 	h.mu.Lock()
 	s := h.models[name]
@@ -189,7 +196,8 @@ func (h *Handler) Names() (names []string) {
 	return names
 }
 
-// use finds a model, and counts a request of it until `leave` is called.
+// use finds a model, and counts a request of it. The caller ends it by Done of the model's `under`.
+// use fails with the status 404.
 func (h *Handler) use(name string) (s *served, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,7 +208,7 @@ func (h *Handler) use(name string) (s *served, err error) {
 	return nil, &refusal{status: http.StatusNotFound, param: "model", code: "model_not_found", text: fmt.Sprintf("there is no model %q; GET /v1/models lists them", name)}
 }
 
-// enter counts a request, if it is not one too many.
+// enter counts a request. It fails with [serve.ErrQueueFull] at Options.Requests of them.
 func (h *Handler) enter() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,7 +219,8 @@ func (h *Handler) enter() error {
 	return nil
 }
 
-// answered lets a request be read and answered, and tells of it.
+// answered returns the handler of a path. It answers a request, or writes its error, and observes
+// it. `read` may be nil.
 func (h *Handler) answered(path string, read, answer func(c *call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{h: h, w: w, r: r, began: time.Now()}
@@ -229,6 +238,7 @@ func (h *Handler) answered(path string, read, answer func(c *call) error) http.H
 	}
 }
 
+// serve reads and answers a request. Its error is not written yet.
 func (c *call) serve(read, answer func(c *call) error) error {
 	h := c.h
 	if err := h.bears(c.r); err != nil {
@@ -256,7 +266,7 @@ func (c *call) serve(read, answer func(c *call) error) error {
 	return answer(c)
 }
 
-// observe counts a request that has ended.
+// observe counts a request that has ended, and calls Options.Observe.
 func (h *Handler) observe(c *call, path string, err error) {
 	o := Observation{Endpoint: path, Status: statusOf(c.r.Context(), err), Took: time.Since(c.began), Err: err}
 	if c.model != nil {

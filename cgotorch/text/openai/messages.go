@@ -17,17 +17,14 @@ func (c *call) messages() (list []tokenizer.Message) {
 	if len(raws) == 0 && c.in.err == nil {
 		c.in.refuse("messages", "want a list of at least one message")
 	}
-	names := map[string]string{} // of the functions, by the id of a call
+	names := map[string]string{}
 	for i, raw := range raws {
 		f, err := newFields(fmt.Sprintf("messages[%d]", i), raw)
 		var m tokenizer.Message
 		if err == nil {
 			m, err = c.message(f, names)
 		}
-		if err != nil && c.in.err == nil {
-			c.in.err = err
-		}
-		if c.in.err != nil {
+		if c.in.keep(err); c.in.err != nil {
 			return nil
 		}
 		list = append(list, m)
@@ -35,7 +32,8 @@ func (c *call) messages() (list []tokenizer.Message) {
 	return list
 }
 
-// message reads a message.
+// message reads a message. `names` are those of functions, by the id of a call: a message adds its
+// calls, and one of a tool finds its function.
 func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message, err error) {
 	if !f.choice("role", &m.Role, "system", "developer", "user", "assistant", "tool") {
 		f.refuse("role", "it is missing: want system, developer, user, assistant or tool")
@@ -89,9 +87,7 @@ func content(f *fields) string {
 			err = part.done()
 		}
 		if err != nil {
-			if f.err == nil {
-				f.err = err
-			}
+			f.keep(err)
 			break
 		}
 	}
@@ -114,7 +110,7 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 	for i, raw := range f.list("tool_calls", mostMessages) {
 		in, err := newFields(fmt.Sprintf("%s[%d]", f.path("tool_calls"), i), raw)
 		if err != nil {
-			f.err = err
+			f.keep(err)
 			return nil
 		}
 		call := toolCall{Type: "function"}
@@ -133,16 +129,11 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 					function.refuse("arguments", "want a text that is a JSON object, got %s", short(call.Function.Arguments))
 				}
 			}
-			if in.err == nil {
-				in.err = function.done()
-			}
+			in.keep(function.done())
 		} else {
 			in.refuse("function", "it is missing")
 		}
-		if err := in.done(); err != nil && f.err == nil {
-			f.err = err
-		}
-		if f.err != nil {
+		if f.keep(in.done()); f.err != nil {
 			return nil
 		}
 		names[call.ID] = call.Function.Name
@@ -152,8 +143,6 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 		return nil
 	}
 	text, err := json.Marshal(calls)
-	if err != nil && f.err == nil {
-		f.err = err
-	}
+	f.keep(err)
 	return text
 }

@@ -5,26 +5,27 @@ import (
 	"sync"
 )
 
-// Answer is the way of one text through an automaton.
+// Answer is the way of one text through an automaton. Any number of goroutines may use it.
 type Answer struct {
 	m     *Masks
-	space bool
-	ends  []int64
+	space bool    // the text may begin with a space
+	ends  []int64 // tokens that may end the text
 
 	mu     sync.Mutex
 	tokens []int64
 	state  *State
-	keys   keys
+	keys   seenKeys
 }
 
-// NewAnswer begins a text, which the tokens of ends may end. With space, it may begin with a space.
+// NewAnswer begins a text, which any token of `ends` may end. With `space` it may begin with a
+// space.
 func (m *Masks) NewAnswer(ends []int64, space bool) *Answer {
 	return &Answer{m: m, space: space, ends: ends}
 }
 
-// Fill sets allowed[id] for each token that may come behind the tokens of an answer. It sets none
-// if the tokens are no beginning of an answer. It is fast if they go on from those of the last
-// call.
+// Fill sets allowed[id] for each token that may come behind the tokens of an answer. All are false
+// before. It sets none if the tokens are no beginning of an answer. It is fast if they go on from
+// those of the last call.
 func (a *Answer) Fill(tokens []int64, allowed []bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -42,13 +43,13 @@ func (a *Answer) Fill(tokens []int64, allowed []bool) {
 	}
 }
 
-// read returns the state behind tokens and its mask.
+// read returns the mask and the state behind tokens.
 func (a *Answer) read(tokens []int64) (bits, *State) {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	known := len(a.tokens)
 	if a.state == nil || known > len(tokens) || !slices.Equal(a.tokens, tokens[:known]) {
-		a.state, a.tokens, a.keys, known = a.m.start(a.space), nil, keys{}, 0
+		a.state, a.tokens, a.keys, known = a.m.start(a.space), nil, seenKeys{}, 0
 	}
 	for _, id := range tokens[known:] {
 		a.tokens = append(a.tokens, id)

@@ -103,7 +103,7 @@ func TestMasks_Hostile(t *testing.T) {
 			tokens = append(tokens, int64(test.text[i]))
 		}
 		answer := m.NewAnswer([]int64{end}, false)
-		allowed := make([]bool, v.size)
+		allowed := make([]bool, len(v.bytes))
 		for n := 0; n <= len(tokens); n += max(1, len(tokens)/50) {
 			clear(allowed)
 			if answer.Fill(tokens[:n], allowed); !slices.Contains(allowed, true) {
@@ -126,12 +126,12 @@ func TestMasks_FullCache(t *testing.T) {
 	answer, again, tokens := m.NewAnswer(nil, false), other.NewAnswer(nil, false), []int64{}
 	drops := 0
 	for range 500 {
-		allowed, want := make([]bool, v.size), make([]bool, v.size)
+		allowed, want := make([]bool, len(v.bytes)), make([]bool, len(v.bytes))
 		if r.IntN(5) == 0 {
-			m.cost.add(MostCache)
+			m.cost.add(mostCache)
 			drops++
 		}
-		if answer.Fill(tokens, allowed); m.cost.own > MostCache/2 {
+		if answer.Fill(tokens, allowed); m.cost.own > mostCache/2 {
 			t.Fatalf("the cache has %d bytes", m.cost.own)
 		}
 		if s := answer.state; len(s.entries) > 0 && m.intern(slices.Clone(s.entries), s.final) != s {
@@ -140,9 +140,9 @@ func TestMasks_FullCache(t *testing.T) {
 		if again.Fill(tokens, want); !slices.Equal(allowed, want) {
 			t.Fatalf("other tokens are allowed behind %d tokens", len(tokens))
 		}
-		id := int64(r.IntN(v.size))
-		for tries := 0; !allowed[id] || v.bytes[id][0] == ']' && tries < 2*v.size; tries++ { // ] only where nothing else may come
-			id = (id + 1) % int64(v.size)
+		id := int64(r.IntN(len(v.bytes)))
+		for tries := 0; !allowed[id] || v.bytes[id][0] == ']' && tries < 2*len(v.bytes); tries++ { // ] only where nothing else may come
+			id = (id + 1) % int64(len(v.bytes))
 		}
 		if tokens = append(tokens, id); answer.state.final {
 			break
@@ -167,14 +167,14 @@ func TestAnswer_NoDeadEnd(t *testing.T) {
 			for i := range len(text) {
 				tokens = append(tokens, int64(text[i]))
 			}
-			allowed := make([]bool, v.size)
+			allowed := make([]bool, len(v.bytes))
 			m.NewAnswer([]int64{end}, false).Fill(tokens, allowed)
 			some := 0
 			for id, ok := range allowed {
 				if !ok {
 					continue
 				}
-				next := make([]bool, v.size)
+				next := make([]bool, len(v.bytes))
 				m.NewAnswer([]int64{end}, false).Fill(append(slices.Clone(tokens), int64(id)), next)
 				if some++; !slices.Contains(next, true) {
 					t.Errorf("%s: behind %s, %q is allowed, and nothing behind it", schema, text, v.bytes[id])

@@ -29,6 +29,19 @@ type limit struct {
 // none is a limit that does not bind.
 const none = math.MaxInt32
 
+// counts are the limits of characters, items and properties.
+type counts struct {
+	minLength, maxLength         limit
+	minItems, maxItems           limit
+	minProperties, maxProperties limit
+}
+
+// anyCounts returns limits that do not bind.
+func anyCounts(at *location) counts {
+	least, most := limit{at: at}, limit{none, at}
+	return counts{least, most, least, most, least, most}
+}
+
 // bound is an end of a range of numbers.
 type bound struct {
 	value  *big.Rat
@@ -58,19 +71,18 @@ type atom struct {
 	highs    []bound
 	multiple []multiple
 
-	minLength, maxLength limit
-	patterns             []pattern
+	counts
 
-	prefix             []*location
-	items              *location
-	minItems, maxItems limit
-	unique             *location // of uniqueItems: true
+	patterns []pattern
 
-	properties                   *location // of the keyword, or nil
-	extra                        *location // of additionalProperties, or nil
-	required                     []string
-	requiredAt                   *location
-	minProperties, maxProperties limit
+	prefix []*location
+	items  *location
+	unique *location // of uniqueItems: true
+
+	properties *location // of the keyword, or nil
+	extra      *location // of additionalProperties, or nil
+	required   []string
+	requiredAt *location
 
 	all     []*location // $ref and allOf
 	choices []choice
@@ -93,14 +105,14 @@ type pattern struct {
 	at   *location
 }
 
-// read returns what the schema at a location says.
+// read returns what the schema at a location says. It panics with a fault for a keyword that cannot
+// be kept.
 func (c *compiler) read(l *location) *atom {
 	if l.atom != nil {
 		return l.atom
 	}
 	c.spend(1)
-	a := &atom{at: l, types: anyType, minLength: limit{at: l}, maxLength: limit{none, l}, minItems: limit{at: l}, maxItems: limit{none, l},
-		minProperties: limit{at: l}, maxProperties: limit{none, l}}
+	a := &atom{at: l, types: anyType, counts: anyCounts(l)}
 	switch of := l.value.(type) {
 	case bool:
 		if a.trivial = of; !of {
@@ -129,6 +141,7 @@ func (c *compiler) read(l *location) *atom {
 	return a
 }
 
+// schemas returns the locations of a list of schemas.
 func (c *compiler) schemas(at *location) (all []*location) {
 	list, ok := at.value.([]any)
 	if !ok || len(list) == 0 {
@@ -140,6 +153,7 @@ func (c *compiler) schemas(at *location) (all []*location) {
 	return all
 }
 
+// texts returns the value of a location, which must be a list of different texts.
 func texts(at *location) (all []string) {
 	list, ok := at.value.([]any)
 	if !ok {
@@ -157,6 +171,7 @@ func texts(at *location) (all []string) {
 	return all
 }
 
+// count returns the value of a location, which must be an integer that is not negative.
 func count(at *location) limit {
 	n, ok := at.value.(json.Number)
 	if ok {
@@ -171,7 +186,7 @@ func count(at *location) limit {
 	panic(bad(at, "it is no count"))
 }
 
-// rational returns the value of a number. Exponents are bounded, because the value takes so many
+// rational returns the value of a number. It panics with a fault for one that takes too many
 // digits.
 func rational(at *location, n json.Number) *big.Rat {
 	r, ok := rationalOf(n)
@@ -181,6 +196,7 @@ func rational(at *location, n json.Number) *big.Rat {
 	return r
 }
 
+// rationalOf returns the value of a number, unless it takes too many digits.
 func rationalOf(n json.Number) (*big.Rat, bool) {
 	if f, err := n.Float64(); len(n) > 100 || err != nil || f != 0 && math.Abs(f) < 1e-300 {
 		return nil, false

@@ -32,8 +32,9 @@ type pending struct {
 	all  []*location
 }
 
-// Compile makes a grammar of the document of a schema. Its errors begin with the JSON pointer of
-// the keyword that they tell about.
+// Compile makes a grammar of the document of a schema. It fails for a damaged document, an unknown
+// keyword, and a schema that no value fits or that is too large. The error begins with the JSON
+// pointer of the keyword, if one is to blame.
 func Compile(document []byte) (g *Grammar, err error) {
 	value, err := parse(document)
 	if err != nil {
@@ -83,7 +84,7 @@ func (c *compiler) ready() {
 	c.g.nodes[nodeString] = node{kind: nodeText, most: none}
 	c.g.nodes[nodeNull] = node{kind: nodeDFA, dfa: c.literals([]string{"null"})}
 	c.g.nodes[nodeBool] = node{kind: nodeDFA, dfa: c.literals([]string{"true", "false"})}
-	c.g.nodes[nodeNumber] = node{kind: nodeDFA, dfa: c.numberNode(&spec{})}
+	c.g.nodes[nodeNumber] = node{kind: nodeDFA, dfa: c.numbersOf(&spec{})}
 }
 
 func (c *compiler) add(n node) int32 {
@@ -95,7 +96,8 @@ func (c *compiler) add(n node) int32 {
 	return int32(len(c.g.nodes) - 1)
 }
 
-// node returns the node of the values that fit all of several schemas.
+// node returns the node of the values that fit all of several schemas. Equal lists have one node.
+// [compiler.fill] finds its values later.
 func (c *compiler) node(all []*location) int32 {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b *location) int { return cmp.Compare(a.id, b.id) })
@@ -118,7 +120,7 @@ func (c *compiler) node(all []*location) int32 {
 	return made
 }
 
-// fill finds the values of a node.
+// fill finds the parts of a node.
 func (c *compiler) fill(p pending) {
 	var parts []int32
 	var why *fault
@@ -137,8 +139,8 @@ func (c *compiler) fill(p pending) {
 	}
 }
 
-// leavesOf returns nodes, each of one type, of the values that fit all atoms. Without any, it tells
-// why.
+// leavesOf returns nodes, each of one type, of the values that fit all atoms. Without any it
+// returns the reason.
 func (c *compiler) leavesOf(atoms []*atom) ([]int32, *fault) {
 	key := make([]byte, 0, 4*len(atoms))
 	for _, a := range atoms {
@@ -166,7 +168,8 @@ func (c *compiler) leavesOf(atoms []*atom) ([]int32, *fault) {
 	return found, nil
 }
 
-// typeNodes returns a node for each type of a spec.
+// typeNodes returns a node for each type of a spec that has values. For another type it sets the
+// spec's `why`.
 func (c *compiler) typeNodes(s *spec) (found []int32) {
 	if s.types&null != 0 {
 		found = append(found, nodeNull)
@@ -177,7 +180,7 @@ func (c *compiler) typeNodes(s *spec) (found []int32) {
 	if s.types&number != 0 {
 		if !s.integer && s.low == nil && s.high == nil && s.multiple == nil {
 			found = append(found, nodeNumber)
-		} else if d := c.numberNode(s); d != nil {
+		} else if d := c.numbersOf(s); d != nil {
 			found = append(found, c.add(node{kind: nodeDFA, dfa: d}))
 		}
 	}
@@ -199,6 +202,8 @@ func (c *compiler) typeNodes(s *spec) (found []int32) {
 	return found
 }
 
+// textNode returns the node of the strings of a spec. It reports false if there are none, and then
+// sets the spec's `why`. So do arrayNode and objectNode.
 func (c *compiler) textNode(s *spec) (int32, bool) {
 	least, most := s.minLength, s.maxLength
 	if least.n > most.n {

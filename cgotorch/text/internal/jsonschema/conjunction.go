@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// link is one of the schemas that led to another one without a step into a value.
+// link is a schema on the way of references to another one, without a step into a value.
 type link struct {
 	at    *location
 	up    *link
@@ -72,7 +72,8 @@ func (c *compiler) expand(n *conjunction, l *location, path *link) {
 	}
 }
 
-// chosen makes all choices in all ways.
+// chosen returns the conjunctions of all ways to choose a branch of each anyOf and oneOf. It panics
+// with a fault if the branches of a oneOf may fit one value.
 func (c *compiler) chosen(n *conjunction) []*conjunction {
 	c.spend(len(n.atoms))
 	if len(n.choices) == 0 {

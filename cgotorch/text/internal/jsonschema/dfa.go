@@ -19,15 +19,27 @@ type dfa struct {
 	accept []bool
 }
 
-// step returns the next state, or -1.
-func (d *dfa) step(from int32, c rune) int32 {
-	edges := d.edges[from]
+// follow returns the state to which a character leads, or -1. Edges have the order of characters.
+func follow(edges []edge, c rune) int32 {
 	i := sort.Search(len(edges), func(i int) bool { return edges[i].hi >= c })
 	if i < len(edges) && edges[i].lo <= c {
 		return edges[i].to
 	}
 	return -1
 }
+
+// grow returns the state to which a character leads in a trie. It adds an edge to the state `next`
+// if there is none.
+func grow(edges *[]edge, c rune, next int) int32 {
+	i := sort.Search(len(*edges), func(i int) bool { return (*edges)[i].lo >= c })
+	if i == len(*edges) || (*edges)[i].lo != c {
+		*edges = slices.Insert(*edges, i, edge{c, c, int32(next)})
+	}
+	return (*edges)[i].to
+}
+
+// step returns the next state, or -1.
+func (d *dfa) step(from int32, c rune) int32 { return follow(d.edges[from], c) }
 
 // any reports whether a character of a range leads on. same tells whether all of them lead to one
 // state.
@@ -101,8 +113,9 @@ func (d *dfa) trim() *dfa {
 	return out
 }
 
-// explore makes a dfa of a function that tells the edges and the end of each state. S is the
-// function's own name of a state.
+// explore makes a dfa of a function that tells the edges and the end of each state. It returns nil
+// if no text is accepted. S is the function's own name of a state. `next` leaves edge.to open, and
+// to[i] is where edges[i] leads.
 func explore[S comparable](c *compiler, at *location, start S, next func(S) (edges []edge, to []S, accept bool)) *dfa {
 	d, order := &dfa{}, []S{start}
 	names := map[S]int32{start: 0}
@@ -128,7 +141,7 @@ func explore[S comparable](c *compiler, at *location, start S, next func(S) (edg
 // mostStates bounds one automaton.
 const mostStates = 1 << 15
 
-// both returns the automaton of the texts that two automata accept.
+// both returns the automaton of the texts that two automata accept, or nil if there are none.
 func (c *compiler) both(at *location, a, b *dfa) *dfa {
 	return explore(c, at, [2]int32{}, func(s [2]int32) (edges []edge, to [][2]int32, accept bool) {
 		x, y := a.edges[s[0]], b.edges[s[1]]
@@ -146,7 +159,8 @@ func (c *compiler) both(at *location, a, b *dfa) *dfa {
 	})
 }
 
-// counted returns the automaton of the texts of so many characters that an automaton accepts.
+// counted returns the automaton of the texts of least to most characters that an automaton accepts,
+// or nil if there are none.
 func (c *compiler) counted(at *location, d *dfa, least, most int) *dfa {
 	top := most
 	if most == none {
@@ -173,14 +187,9 @@ func (c *compiler) literals(all []string) *dfa {
 		c.spend(len(s) + 1)
 		at := int32(0)
 		for _, r := range s {
-			edges := d.edges[at]
-			i := sort.Search(len(edges), func(i int) bool { return edges[i].lo >= r })
-			if i == len(edges) || edges[i].lo != r {
-				edges = slices.Insert(edges, i, edge{r, r, int32(len(d.edges))})
-				d.edges[at], d.edges, d.accept = edges, append(d.edges, nil), append(d.accept, false)
-				d.edges[at] = edges
+			if at = grow(&d.edges[at], r, len(d.edges)); int(at) == len(d.edges) {
+				d.edges, d.accept = append(d.edges, nil), append(d.accept, false)
 			}
-			at = edges[i].to
 		}
 		d.accept[at] = true
 	}

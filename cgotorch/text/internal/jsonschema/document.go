@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
+	"net/url"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -15,7 +15,7 @@ const (
 	deepest      = 200     // levels of a schema
 )
 
-// fault is an error of a schema. The compiler panics with it.
+// fault is an error of a schema. The compiler panics with it, and [Compile] returns it.
 type fault struct {
 	at   *location
 	text string
@@ -42,7 +42,6 @@ type location struct {
 	step  string
 	value any // nil, bool, json.Number, string, []any or *object
 	id    int
-	depth int
 	steps map[string]*location
 	atom  *atom // what the schema there says; nil until it is read
 }
@@ -66,7 +65,7 @@ type object struct {
 	of   map[string]any
 }
 
-// parse reads a document.
+// parse reads a document. Its objects keep the order of their keys.
 func parse(document []byte) (value any, err error) {
 	switch {
 	case len(document) > mostDocument:
@@ -89,9 +88,6 @@ func parse(document []byte) (value any, err error) {
 func parseValue(d *json.Decoder, depth int) (any, error) {
 	token, err := d.Token()
 	if err != nil {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
 		return nil, err
 	}
 	delim, ok := token.(json.Delim)
@@ -163,12 +159,12 @@ func lonelySurrogate(document []byte) bool {
 	return false
 }
 
-// child returns the location one step further. The step must exist.
+// child returns the location one step further, always the same one. The step must exist.
 func (c *compiler) child(l *location, step string) *location {
 	if known, ok := l.steps[step]; ok {
 		return known
 	}
-	next := &location{up: l, step: step, depth: l.depth + 1, id: c.locations}
+	next := &location{up: l, step: step, id: c.locations}
 	c.locations++
 	switch of := l.value.(type) {
 	case *object:
@@ -184,7 +180,8 @@ func (c *compiler) child(l *location, step string) *location {
 	return next
 }
 
-// resolve returns the location that a reference names.
+// resolve returns the location that a reference names. It panics with a fault for another document,
+// and for a place that does not exist.
 func (c *compiler) resolve(at *location) *location {
 	ref, ok := at.value.(string)
 	if !ok {
@@ -194,7 +191,7 @@ func (c *compiler) resolve(at *location) *location {
 	if !ok || rest != "" && rest[0] != '/' {
 		panic(bad(at, "%.100q is refused: only references within the document are followed, such as #/$defs/name", ref))
 	}
-	rest, err := unescapeFragment(rest)
+	rest, err := url.PathUnescape(rest)
 	if err != nil {
 		panic(bad(at, "%.100q is damaged", ref))
 	}
@@ -215,25 +212,4 @@ func (c *compiler) resolve(at *location) *location {
 		l = c.child(l, step)
 	}
 	return l
-}
-
-// unescapeFragment replaces %41 by A.
-func unescapeFragment(text string) (string, error) {
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] != '%' {
-			b.WriteByte(text[i])
-			continue
-		}
-		if i+3 > len(text) {
-			return "", strconv.ErrSyntax
-		}
-		n, err := strconv.ParseUint(text[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", err
-		}
-		b.WriteByte(byte(n))
-		i += 2
-	}
-	return b.String(), nil
 }

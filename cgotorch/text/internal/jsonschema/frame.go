@@ -33,7 +33,7 @@ type frame struct {
 // unbounded is a count of characters without an end.
 const unbounded = -1
 
-// stepper makes the state behind a byte.
+// stepper collects the frames of a new state.
 type stepper struct {
 	m     *Masks
 	g     *Grammar
@@ -48,7 +48,8 @@ type entry struct {
 	up *State
 }
 
-// add adds a frame. Behind its value come the frames of up.
+// add adds a frame. Behind its value come the frames of up. An equal frame that is there gets the
+// union of both. See Note [States].
 func (s *stepper) add(f frame, up *State) {
 	at, ok := -1, false
 	if len(s.to) < 8 {
@@ -205,7 +206,8 @@ func (s *stepper) value(n *node, f frame, up *State) {
 	s.push(value, frame{kind: inObject, node: f.node, y: f.y, z: f.z}, up)
 }
 
-// ends reports whether an object may end where `from` is the first property that may come.
+// ends reports whether an object of `count` keys may end where `from` is the first property that
+// may come.
 func (n *node) ends(from, count int32) bool {
 	return int(n.next[from]) == len(n.properties) && count >= n.least
 }

@@ -54,7 +54,8 @@ type Grammar struct {
 	open  bool // some object has keys that are not declared
 }
 
-// want is how many children of a node must have finite values before the node has one.
+// want is how many children of a node must still be found finite before the node is: each one of
+// `all`, and any of `some`.
 type want struct {
 	all, some int
 }
@@ -97,7 +98,7 @@ func (g *Grammar) prune() {
 	}
 }
 
-// wants returns what a node needs of its children, and tells of each use.
+// wants returns what a node needs of its children, and calls `tell` for each of them.
 func (g *Grammar) wants(i int32, tell func(child int32, u use)) want {
 	n, w := &g.nodes[i], want{}
 	switch n.kind {

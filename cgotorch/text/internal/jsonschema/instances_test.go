@@ -10,7 +10,7 @@ import (
 
 // accepts reports whether the masks allow a text, cut into tokens at random, and then the end.
 func accepts(r *rand.Rand, m *Masks, text string) bool {
-	answer, tokens, allowed := m.NewAnswer([]int64{end}, false), []int64{}, make([]bool, m.v.size)
+	answer, tokens, allowed := m.NewAnswer([]int64{end}, false), []int64{}, make([]bool, len(m.v.bytes))
 	for at := 0; ; {
 		clear(allowed)
 		answer.Fill(tokens, allowed)

@@ -1,9 +1,6 @@
 package jsonschema
 
-import (
-	"slices"
-	"sort"
-)
+import "sort"
 
 // What a node of a keyTrie ends, in place of the index of a property.
 const (
@@ -22,23 +19,20 @@ func newKeyTrie() *keyTrie {
 	return &keyTrie{[][]edge{nil}, []int32{keyNone}, [][]int32{nil}}
 }
 
+// add adds a key. `index` is that of its property, or keyForbidden. Properties come in order.
 func (t *keyTrie) add(key string, index int32) {
 	at := int32(0)
 	t.pass(at, index)
 	for _, c := range key {
-		edges := t.edges[at]
-		i := sort.Search(len(edges), func(i int) bool { return edges[i].lo >= c })
-		if i == len(edges) || edges[i].lo != c {
-			edges = slices.Insert(edges, i, edge{c, c, int32(len(t.ends))})
-			t.edges[at] = edges
+		if at = grow(&t.edges[at], c, len(t.edges)); int(at) == len(t.edges) {
 			t.edges, t.ends, t.below = append(t.edges, nil), append(t.ends, keyNone), append(t.below, nil)
 		}
-		at = edges[i].to
 		t.pass(at, index)
 	}
 	t.ends[at] = index
 }
 
+// pass notes that the key of a property passes a node.
 func (t *keyTrie) pass(at, index int32) {
 	if index >= 0 {
 		t.below[at] = append(t.below[at], index)
@@ -46,14 +40,7 @@ func (t *keyTrie) pass(at, index int32) {
 }
 
 // step returns the next node, or -1.
-func (t *keyTrie) step(at int32, c rune) int32 {
-	edges := t.edges[at]
-	i := sort.Search(len(edges), func(i int) bool { return edges[i].lo >= c })
-	if i < len(edges) && edges[i].lo == c {
-		return edges[i].to
-	}
-	return -1
-}
+func (t *keyTrie) step(at int32, c rune) int32 { return follow(t.edges[at], c) }
 
 // leads reports whether a key of a property from lo to hi passes a node.
 func (t *keyTrie) leads(at, lo, hi int32) bool {

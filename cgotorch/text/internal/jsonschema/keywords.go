@@ -1,12 +1,9 @@
 package jsonschema
 
-import (
-	"encoding/json"
-	"math/big"
-)
+import "encoding/json"
 
-// keywords are those that are known. A nil function ignores the keyword, which asks nothing of a
-// value.
+// keywords are the known ones, each with the function that reads it into an atom. A nil function
+// ignores the keyword, which asks nothing of a value.
 var keywords = map[string]func(c *compiler, a *atom, at *location){
 	"title": nil, "description": nil, "default": nil, "examples": nil, "$schema": nil, "$comment": nil, "deprecated": nil, "readOnly": nil, "writeOnly": nil,
 	"$defs": nil, "definitions": nil,
@@ -164,18 +161,4 @@ var formats = map[string]string{
 	"email":     `^` + word + `(\.` + word + `){0,2}@` + domain + `$`,
 	"uri": `^[A-Za-z][A-Za-z0-9+.-]{0,15}:(//` + label + `(\.` + label + `){0,4}(:\d{1,4})?(/` + part + `*)*|/?` + part + `+(/` + part + `*)*)` +
 		behind + `$`,
-}
-
-// lcm returns the least common multiple of numbers, or nil for none.
-func lcm(all []multiple) *big.Int {
-	var of *big.Int
-	for _, m := range all {
-		n := m.of.Num() // an integer is a multiple of p/q in lowest terms if it is one of p
-		if of == nil {
-			of = new(big.Int).Set(n)
-			continue
-		}
-		of.Div(new(big.Int).Mul(of, n), new(big.Int).GCD(nil, nil, of, n))
-	}
-	return of
 }

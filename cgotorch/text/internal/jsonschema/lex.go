@@ -2,9 +2,9 @@ package jsonschema
 
 import "strings"
 
-// lex is where in a string a frame is. The frame's part has what the text tells of a character that
-// is not whole. Where all characters that begin so lead to one place, the frame goes there at once,
-// and a rest follows: bytes or digits that tell nothing.
+// lex is the place of a frame within a string. The frame's part is the known beginning of a
+// character. If all characters with this beginning lead to one place, the frame goes there at once.
+// A rest follows then: bytes or digits that tell nothing.
 type lex uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	lexLow4
 )
 
-// lex adds what a frame in a string becomes with a byte.
+// lex adds the frame that a frame in a string becomes with a byte, if the byte may come.
 func (s *stepper) lex(f frame, b byte, up *State) {
 	switch f.lex {
 	case lexQuote:
@@ -91,7 +91,9 @@ func (s *stepper) bytes(f frame, part int32, missing lex, up *State) {
 	}
 	lo, hi := part<<(6*missing), (part+1)<<(6*missing)-1
 	whole := [2]rune{lo, hi}
-	switch { // overlong forms, surrogates and what is above U+10FFFF are no characters
+	// Overlong forms, surrogates and what is above U+10FFFF are no characters. f.lex still counts the
+	// bytes that were missing before this one.
+	switch {
 	case missing == 3 && part == 0, missing == 2 && part < 0x10 && f.lex == lexBytes3:
 		lo = max(lo, 0x10000)
 	case missing == 2 && part == 0, missing == 1 && part < 0x20 && f.lex == lexBytes2:
@@ -145,16 +147,13 @@ func (s *stepper) escape(f frame, b byte, up *State) {
 	}
 }
 
+// hexDigit returns the value of a hexadecimal digit, or -1.
 func hexDigit(b byte) int32 {
-	switch {
-	case b >= '0' && b <= '9':
-		return int32(b - '0')
-	case b >= 'a' && b <= 'f':
-		return int32(b-'a') + 10
-	case b >= 'A' && b <= 'F':
-		return int32(b-'A') + 10
+	at := strings.IndexByte("0123456789abcdefABCDEF", b)
+	if at > 15 {
+		at -= 6
 	}
-	return -1
+	return int32(at)
 }
 
 // hex reads a byte of \u behind its u.
@@ -265,7 +264,7 @@ func (s *stepper) more(f frame, lo, hi rune) bool {
 	return true
 }
 
-// alike reports whether all characters of a range lead to one place.
+// alike reports whether all characters of a range may come and lead to one place.
 func (s *stepper) alike(f frame, lo, hi rune) bool {
 	n := &s.g.nodes[f.node]
 	switch f.kind {

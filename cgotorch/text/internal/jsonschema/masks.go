@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// State is a place in a text. See Note [States].
+// State is a place in a text. See Note [States]. The lock of its Masks guards it.
 type State struct {
 	entries []entry
 	final   bool // the text may end
@@ -24,10 +24,10 @@ type bits []uint64
 
 func (b bits) set(i int32) { b[i>>6] |= 1 << (i & 63) }
 
-// part is what one frame allows. See Note [Masks].
+// partial is what one frame allows. See Note [Masks].
 type partial struct {
 	mask  bits
-	exits []int32
+	exits []int32 // nodes of the trie at which the frame's value has ended
 }
 
 // Masks is the automaton of a grammar and a vocabulary. Any number of goroutines may use it.
@@ -39,7 +39,7 @@ type Masks struct {
 	states map[string]*State
 	unions map[[2]*State]*State
 	parts  map[frame]*partial
-	ids    uint64
+	ids    uint64 // given so far; never again, so that a state of dropped caches has an own one
 	bottom *State // behind the whole value
 	dead   *State
 	cost   *cost
@@ -56,9 +56,9 @@ func (c *cost) add(n int64) {
 	c.all.Add(n)
 }
 
-// MostCache is about how many bytes the caches of a vocabulary's automata take. An automaton that
+// mostCache is about how many bytes the caches of a vocabulary's automata take. An automaton that
 // is used while they take more drops its own.
-const MostCache = 64 << 20
+const mostCache = 64 << 20
 
 // NewMasks makes the automaton of a grammar and a vocabulary.
 func NewMasks(g *Grammar, v *Vocabulary) *Masks {
@@ -179,14 +179,14 @@ func (m *Masks) shared(f frame) frame {
 // renew drops caches that are too large. It returns the state in the new ones: the old state holds
 // the old ones.
 func (m *Masks) renew(s *State) *State {
-	if m.cost.all.Load() <= MostCache || m.cost.own <= MostCache/16 {
+	if m.cost.all.Load() <= mostCache || m.cost.own <= mostCache/16 {
 		return s
 	}
 	m.clear()
 	return m.again(s, map[*State]*State{})
 }
 
-// maskOf returns the tokens that may come in a state. They are not to be changed.
+// maskOf returns the tokens that may come in a state. The caller must not change them.
 func (m *Masks) maskOf(s *State) bits {
 	if s.like == nil {
 		entries, same := slices.Clone(s.entries), true

@@ -47,7 +47,7 @@ func BenchmarkAnswer_Fill(b *testing.B) {
 
 // fillTimes writes an answer, and appends the time of each mask.
 func fillTimes(r *rand.Rand, m *Masks, times []time.Duration) []time.Duration {
-	answer, tokens, allowed := m.NewAnswer([]int64{end}, false), []int64{}, make([]bool, m.v.size)
+	answer, tokens, allowed := m.NewAnswer([]int64{end}, false), []int64{}, make([]bool, len(m.v.bytes))
 	for len(tokens) < 300 {
 		clear(allowed)
 		began := time.Now()

@@ -17,7 +17,7 @@ func write(t *testing.T, r *rand.Rand, m *Masks, most int) (text string, ok bool
 	t.Helper()
 	answer := m.NewAnswer([]int64{end}, r.IntN(2) == 0)
 	var tokens []int64
-	allowed := make([]bool, m.v.size)
+	allowed := make([]bool, len(m.v.bytes))
 	for len(tokens) < most {
 		clear(allowed)
 		answer.Fill(tokens, allowed)

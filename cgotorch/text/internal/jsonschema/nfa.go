@@ -31,7 +31,7 @@ type nfa struct {
 // mostNFA bounds the states of an nfa.
 const mostNFA = 1 << 12
 
-// newNFA makes the automaton of the texts that have a match somewhere.
+// newNFA makes the automaton of the texts in which an expression has a match somewhere.
 func (c *compiler) newNFA(at *location, r *regex) *nfa {
 	b := &nfaBuilder{c: c, at: at}
 	end := b.add(nfaState{op: opMatch})
@@ -98,7 +98,8 @@ func (b *nfaBuilder) emitRepeat(r *regex, next int32) int32 {
 	return first
 }
 
-// closure returns the states that a set reaches without a character, in order.
+// closure returns the states that a set reaches without a character, in order. `begin` and `end`
+// say whether ^ and $ hold. `mark` has the number of the round in which a state was seen.
 func (n *nfa) closure(from []int32, begin, end bool, mark []int, round int) []int32 {
 	var set []int32
 	stack := slices.Clone(from)

@@ -36,22 +36,23 @@ type numbers struct {
 	multiple int // 1 for all
 }
 
-// numeral is a number of which some digits are written.
+// numeral is a number of which some characters are written. It has all that the next ones depend
+// on.
 type numeral struct {
 	begun, negative bool
 	whole           int8 // digits before the point
 	zero            bool // the whole part is 0
 	point           bool
-	fraction        int8 // digits behind the point
-	low, high       int8 // how the digits compare with those of the bounds: -1, 0 or 1
-	exponent        int8 // 1 behind e, 2 behind its sign, 3 and 4 behind its digits
-	rest            int16
+	fraction        int8  // digits behind the point
+	low, high       int8  // how the digits compare with those of the bounds: -1, 0 or 1
+	exponent        int8  // 1 behind e, 2 behind its sign, 3 and 4 behind its digits
+	rest            int16 // of the whole part by numbers.multiple
 }
 
 // automaton returns that of the numbers' texts, or nil if there are none.
 func (n *numbers) automaton(c *compiler, at *location) *dfa {
 	return explore(c, at, numeral{}, func(s numeral) (edges []edge, to []numeral, accept bool) {
-		for _, b := range []rune("+-.0123456789e") {
+		for _, b := range "+-.0123456789e" {
 			if next, ok := n.step(s, b); ok {
 				edges, to = append(edges, edge{lo: b, hi: b}), append(to, next)
 			}
@@ -60,6 +61,7 @@ func (n *numbers) automaton(c *compiler, at *location) *dfa {
 	})
 }
 
+// step returns the numeral behind one more character, and reports whether this may come.
 func (n *numbers) step(s numeral, b rune) (numeral, bool) {
 	if s.exponent > 0 || b == 'e' {
 		return n.stepExponent(s, b)
@@ -157,7 +159,7 @@ func (n *numbers) compared(s numeral) (low, high int8) {
 	return low, high
 }
 
-// ends reports whether a number is whole and in the range.
+// ends reports whether a number may end here: it is complete, in the range, and a multiple.
 func (n *numbers) ends(s numeral) bool {
 	if s.exponent > 0 {
 		return s.exponent > 2
@@ -192,14 +194,12 @@ func (n *numbers) stepExponent(s numeral, b rune) (numeral, bool) {
 	return s, true
 }
 
-// numberNode returns the automaton of the numbers that a schema accepts.
-func (c *compiler) numberNode(s *spec) *dfa {
+// numbersOf returns the automaton of the numbers that a spec accepts. Without any it returns nil,
+// and sets the spec's `why`.
+func (c *compiler) numbersOf(s *spec) *dfa {
 	n := numbers{integer: s.integer, multiple: 1}
 	if m := lcm(s.multiple); m != nil {
 		at := s.multiple[len(s.multiple)-1].at
-		if !n.integer && !s.multiple[0].of.IsInt() {
-			panic(bad(at, "beside the type number it is refused unless it is an integer"))
-		}
 		for _, one := range s.multiple {
 			if !n.integer && !one.of.IsInt() {
 				panic(bad(one.at, "beside the type number it is refused unless it is an integer"))
@@ -219,12 +219,26 @@ func (c *compiler) numberNode(s *spec) *dfa {
 	}
 	n.signs[0] = above(low, high, false)
 	n.signs[1] = above(negated(high), negated(low), true)
-	d := n.automaton(c, s.atLeast(low, high))
+	d := n.automaton(c, s.boundAt(low, high))
 	if d == nil {
-		at := s.atLeast(s.low, s.high)
+		at := s.boundAt(s.low, s.high)
 		s.why = bad(at, "no number of the written form is in the range: integers have at most 16 digits and other numbers 15")
 	}
 	return d
+}
+
+// lcm returns the least common multiple of numbers, or nil for none.
+func lcm(all []multiple) *big.Int {
+	var of *big.Int
+	for _, m := range all {
+		n := m.of.Num() // an integer is a multiple of p/q in lowest terms if it is one of p
+		if of == nil {
+			of = new(big.Int).Set(n)
+			continue
+		}
+		of.Div(new(big.Int).Mul(of, n), new(big.Int).GCD(nil, nil, of, n))
+	}
+	return of
 }
 
 // integerBounds returns the least and the greatest integer of a range.
@@ -289,9 +303,6 @@ func above(low, high *bound, strict bool) magnitudes {
 		d := decimal(high.value)
 		m.high, m.hiStrict = &d, high.strict
 		m.some = high.value.Sign() > 0 || high.value.Sign() == 0 && !strict
-		if high.value.Sign() < 0 {
-			m.some = false
-		}
 	}
 	return m
 }

@@ -1,6 +1,6 @@
 package jsonschema
 
-// spec is what several atoms say together.
+// spec is what several atoms say together: the values that fit all of them.
 type spec struct {
 	atoms     []*atom
 	why       *fault // no value fits
@@ -10,16 +10,12 @@ type spec struct {
 	low, high *bound
 	multiple  []multiple
 	patterns  []pattern
-
-	minLength, maxLength         limit
-	minItems, maxItems           limit
-	minProperties, maxProperties limit
+	counts
 }
 
-// merged returns what atoms say together.
-func merged(atoms []*atom, root *location) *spec {
-	s := &spec{atoms: atoms, types: anyType, minLength: limit{at: root}, maxLength: limit{none, root}, minItems: limit{at: root}, maxItems: limit{none, root},
-		minProperties: limit{at: root}, maxProperties: limit{none, root}}
+// merged returns what atoms say together. Faults of limits that no atom has are told of `at`.
+func merged(atoms []*atom, at *location) *spec {
+	s := &spec{atoms: atoms, types: anyType, counts: anyCounts(at)}
 	more := func(to *limit, l limit) {
 		if l.n > to.n {
 			*to = l
@@ -59,8 +55,8 @@ func merged(atoms []*atom, root *location) *spec {
 	return s
 }
 
-// atLeast returns the location of one of two bounds.
-func (s *spec) atLeast(low, high *bound) *location {
+// boundAt returns the location of one of two bounds, or else that of an atom.
+func (s *spec) boundAt(low, high *bound) *location {
 	for _, b := range []*bound{low, high} {
 		if b != nil && b.at != nil {
 			return b.at
@@ -115,8 +111,8 @@ func (s *spec) property(c *compiler, key string) (all []*location) {
 	return all
 }
 
-// extras returns the schemas that the values of other keys must fit. ok is false if there are to be
-// no other keys: where properties stands without additionalProperties, none are written.
+// extras returns the schemas that the values of undeclared keys must fit. It reports false if no
+// such key is written: properties stands without additionalProperties.
 func (s *spec) extras() (all []*location, ok bool) {
 	for _, a := range s.atoms {
 		switch {

@@ -62,8 +62,8 @@ func typeOf(value any) types {
 	return objects
 }
 
-// fits reports whether a value fits the schema at a location. Only values of the document are asked
-// for, so the depth is bounded.
+// fits reports whether a value of an enum or a const fits the schema at a location. It panics with
+// a fault if references lead in a circle.
 func (c *compiler) fits(l *location, value any, depth int) bool {
 	if depth > mostChain {
 		panic(bad(l, "references lead to themselves, or through too many others"))
@@ -91,7 +91,7 @@ func (c *compiler) fits(l *location, value any, depth int) bool {
 	return c.fitsSpec(merged([]*atom{a}, l), value, depth)
 }
 
-// fitsSpec is fits for atoms, without the schemas to which these refer.
+// fitsSpec is fits for the atoms of a spec, without the schemas to which these refer.
 func (c *compiler) fitsSpec(s *spec, value any, depth int) bool {
 	c.spend(1)
 	if s.why != nil || s.types&typeOf(value) == 0 {

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Vocabulary has the bytes of a model's tokens, as a trie. It does not change.
+// Vocabulary has the bytes of a model's tokens, as a trie. Any number of automata and goroutines
+// may use it.
 type Vocabulary struct {
-	size    int
 	bytes   [][]byte
 	longest int32 // characters of the longest token, at most
 
@@ -32,10 +32,11 @@ type Vocabulary struct {
 // needed are the bytes without which a value might not be completed: all others have escapes.
 const needed = `{}[]:,"\-.0123456789abcdeflnrstu`
 
-// NewVocabulary makes a vocabulary of the bytes of tokens. A token without bytes is never allowed.
-// It fails if a byte is no token without which an answer might not be completed.
+// NewVocabulary makes a vocabulary of the bytes of tokens, by their ids. A token without bytes is
+// never allowed. It fails unless each byte that JSON needs is a token by itself: an answer might
+// have no end without it.
 func NewVocabulary(tokens [][]byte) (*Vocabulary, error) {
-	v := &Vocabulary{size: len(tokens), bytes: slices.Clone(tokens), known: map[frame]*partial{}}
+	v := &Vocabulary{bytes: slices.Clone(tokens), known: map[frame]*partial{}}
 	var single [256]bool
 	for _, b := range tokens {
 		if len(b) == 1 {
@@ -94,11 +95,12 @@ func (v *Vocabulary) build(order []int32) {
 	v.first, v.ends = append(v.first, int32(len(queue))), append(v.ends, int32(len(v.tokens)))
 }
 
-func (v *Vocabulary) newBits() bits { return make(bits, (v.size+63)/64) }
+func (v *Vocabulary) newBits() bits { return make(bits, (len(v.bytes)+63)/64) }
 
 // mostCommon bounds the partial masks that grammars share.
 const mostCommon = 512
 
+// common returns what another automaton has found of a frame, or nil.
 func (v *Vocabulary) common(f frame) *partial {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -97,7 +97,7 @@ func (n *causalNet) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 		sizes := []int64{int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.keyHeads)}
 		if d.flashes() {
 			all := x.SplitWithSizes(qkv, sizes, 1)
-			return b.flash(x, all[0], all[1], all[2], seen{causal: true, window: l.window, scale: d.c.queryScale})
+			return b.flash(x, all[0], all[1], all[2], flashOptions{causal: true, window: l.window, scale: d.c.queryScale})
 		}
 		return b.each(x, func(g group) *cgotorch.Tensor {
 			part := x.View(x.Narrow(qkv, 0, g.from, g.count*g.length), int64(g.count), int64(g.length), -1, int64(d.c.head))

@@ -15,7 +15,7 @@ type encoderHead struct {
 	stages []func(x *cgotorch.Exec, h *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// poolings are the names of what Pooling can do.
+// poolings returns the names of all poolings, as sentence-transformers has them.
 func poolings() []string {
 	return []string{"cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"}
 }
@@ -77,7 +77,7 @@ func normalize(x *cgotorch.Exec, h *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Div(h, x.Clamp(length, 1e-12, nil))
 }
 
-// rankHead lists what makes a score.
+// rankHead lists the tensors of a cross-encoder's head, and returns the head.
 func (c *encoderConfig) rankHead(w *encoderWeights) *encoderHead {
 	r, h := c.rank, &encoderHead{pools: []string{c.rank.pool}}
 	dense := w.linear(cgotorch.Float32, []string{c.names.dense}, c.width, c.width, r.bias)
@@ -108,7 +108,7 @@ type hubPooling struct {
 	Last         bool  `json:"pooling_mode_lasttoken"`
 }
 
-// pools returns the names of what the module does, in order.
+// pools returns the names of the module's poolings, in order.
 func (p *hubPooling) pools() (names []string, err error) {
 	switch mode := p.Mode.(type) {
 	case nil:

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// keys follows a text and knows the keys of the objects that are open. The automaton does not know
-// keys that the schema does not declare, and such a key must not come twice.
+// seenKeys follows a text and knows the keys of the objects that are open. The automaton does not
+// know keys that the schema does not declare, and such a key must not come twice.
 //
 // A key that has come can always become another one by one more character. So a text that may not
 // end a key here can still be completed.
-type keys struct {
+type seenKeys struct {
 	open   [][]string // by depth, the keys of an object; those of an array are none
 	lists  []bool     // by depth, whether it is an array
 	shared bool       // open and lists belong to another one, too
@@ -23,7 +23,7 @@ type keys struct {
 }
 
 // read reads bytes. It reports false if a key comes twice.
-func (k *keys) read(text []byte) bool {
+func (k *seenKeys) read(text []byte) bool {
 	for _, b := range text {
 		switch {
 		case k.inside && (k.escape || b != '"'):
@@ -55,14 +55,14 @@ func (k *keys) read(text []byte) bool {
 }
 
 // own makes open and lists the value's own.
-func (k *keys) own() {
+func (k *seenKeys) own() {
 	if k.shared {
 		k.open, k.lists, k.shared = slices.Clone(k.open), slices.Clone(k.lists), false
 	}
 }
 
-// end ends a key.
-func (k *keys) end() bool {
+// end ends a key. It reports false if the key has come before, or is no JSON.
+func (k *seenKeys) end() bool {
 	name, top := string(k.raw), len(k.open)-1
 	if bytes.IndexByte(k.raw, '\\') >= 0 {
 		if json.Unmarshal([]byte(`"`+name+`"`), &name) != nil {
@@ -80,8 +80,8 @@ func (k *keys) end() bool {
 	return true
 }
 
-// quotes returns how many quotes a token needs at least before it can end a key that has come.
-func (k *keys) quotes() int {
+// quotes returns how many quotes a token has at least that can end a key that has come.
+func (k *seenKeys) quotes() int {
 	switch {
 	case k.inside && !k.key:
 		return 3
@@ -99,8 +99,9 @@ func (k *keys) quotes() int {
 	return 1
 }
 
-// forbid takes out the tokens that would end a key that has come.
-func (k *keys) forbid(v *Vocabulary, mask bits, allowed []bool) {
+// forbid takes the tokens out of allowed that would end a key that has come. It looks only at those
+// of a mask.
+func (k *seenKeys) forbid(v *Vocabulary, mask bits, allowed []bool) {
 	var raw [64]byte
 	for _, id := range v.quoted[k.quotes()] {
 		if int(id) >= len(allowed) || mask[id>>6]>>(id&63)&1 == 0 {
