@@ -32,9 +32,7 @@ func (c *call) sampling() (s sampling) {
 	if o := in.object("stream_options"); o != nil {
 		o.truth("include_usage", &s.usage)
 		o.ignore("include_obfuscation", "continuous_usage_stats")
-		if err := o.done(); err != nil && in.err == nil {
-			in.err = err
-		}
+		in.within(o)
 		if !s.stream {
 			in.refuse("stream_options", "it needs stream: true")
 		}
@@ -105,9 +103,7 @@ func (c *call) bias(o *text.GenerateOptions) {
 		biases.number(name, &bias, -100, 100)
 		o.Bias[id] = bias
 	}
-	if err := biases.done(); err != nil && c.in.err == nil {
-		c.in.err = err
-	}
+	c.in.within(biases)
 }
 
 // host returns a client's address without its port.

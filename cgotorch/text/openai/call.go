@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,7 +75,10 @@ func (c *call) read() (err error) {
 	if err = c.h.bodies.More(c.body, 4*int64(len(c.body.Bytes))); err != nil { // what its JSON becomes
 		return err
 	}
-	if c.in, err = newFields("", c.body.Bytes); err != nil {
+	if c.in, err = newFields("", c.body.Bytes); err == nil {
+		err = wellFormed(c.body.Bytes)
+	}
+	if err != nil {
 		return err
 	}
 	name := ""
@@ -144,7 +148,7 @@ func (c *call) line(text []byte) error {
 	return nil
 }
 
-// write gives the client Options.Stall for each part.
+// write gives the client Options.Stall for each part, and for each 64 KiB of it.
 func (c *call) write(kind string, text []byte) error {
 	if !c.sent {
 		c.w.Header().Set("Content-Type", kind)
@@ -153,10 +157,12 @@ func (c *call) write(kind string, text []byte) error {
 		}
 	}
 	c.sent = true
-	// It fails only where w has no connection, as in a test.
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.h.o.Stall))
-	if _, err := c.w.Write(text); err != nil {
-		return fmt.Errorf("%w: %w", errGone, err)
+	for piece := range slices.Chunk(text, 64<<10) {
+		// It fails only where w has no connection, as in a test.
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.h.o.Stall))
+		if _, err := c.w.Write(piece); err != nil {
+			return fmt.Errorf("%w: %w", errGone, err)
+		}
 	}
 	return nil
 }
@@ -184,7 +190,7 @@ func (c *call) fail(err error) {
 	}
 	status := statusOf(c.r.Context(), err)
 	var f failure
-	f.Error.Message, f.Error.Type = err.Error(), kinds[status]
+	f.Error.Message, f.Error.Type = clipped(err.Error(), 4000), kinds[status]
 	if f.Error.Type == "" {
 		f.Error.Type = "server_error"
 	}
@@ -195,7 +201,8 @@ func (c *call) fail(err error) {
 			text string
 		}{{&f.Error.Param, own.param}, {&f.Error.Code, own.code}} {
 			if to.text != "" {
-				*to.to = &to.text
+				text := clipped(to.text, 400)
+				*to.to = &text
 			}
 		}
 	}

@@ -42,7 +42,10 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	if q.schema != nil && len(q.tools) > 0 {
 		in.refuse("response_format", "a bounded answer cannot call functions: leave out tools, or set tool_choice to none")
 	}
-	in.into("chat_template_kwargs", "an object", &q.options.Variables)
+	if q.o.IgnoreEnd && (q.schema != nil || q.forced != "") {
+		in.refuse("ignore_eos", "an answer that is bounded ends behind its value: leave it out")
+	}
+	c.variables(&q)
 	if in.choice("reasoning_effort", &q.reasoning, "minimal", "low", "medium", "high") {
 		if c.model.form.kind != harmony {
 			in.refuse("reasoning_effort", "the model %q does not read it; its template may read a variable of chat_template_kwargs", c.model.Name)
@@ -56,6 +59,24 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	in.neutral("verbosity", `"medium"`)
 	in.ignore("prediction") // a guess at the answer, to be faster
 	return q, in.done()
+}
+
+// variables takes those of the template. Their JSON stays as it is, so that no digit is lost.
+func (c *call) variables(q *chatRequest) {
+	const field = "chat_template_kwargs"
+	var all map[string]json.RawMessage
+	if !c.in.into(field, "an object", &all) {
+		return
+	}
+	q.options.Variables = map[string]any{}
+	for name, value := range all {
+		q.options.Variables[name] = value
+	}
+	for _, name := range []string{"messages", "tools", "add_generation_prompt"} {
+		if all[name] != nil {
+			c.in.refuse(field+"."+name, "the request's own fields tell it: leave it out")
+		}
+	}
 }
 
 // prompt returns the text of a chat, and whether it has begun thoughts.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
-
-	"maps"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
@@ -32,6 +34,42 @@ func newFields(at string, text []byte) (*fields, error) {
 	}
 	maps.DeleteFunc(f.all, func(_ string, raw json.RawMessage) bool { return string(raw) == "null" })
 	return f, nil
+}
+
+// wellFormed refuses text that JSON cannot tell, and that a decoder would change in silence: bytes
+// that are not UTF-8, and halves of characters of two \u each.
+func wellFormed(text []byte) error {
+	if !utf8.Valid(text) {
+		return refuse("", "the request is not UTF-8: send its text in UTF-8")
+	}
+	half := func(i int) rune { // the unit at i, or 0
+		if i+6 > len(text) || text[i] != '\\' || text[i+1] != 'u' {
+			return 0
+		}
+		unit, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 16) // what is wrong is no JSON
+		return rune(unit)
+	}
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		if unit := half(i); !utf16.IsSurrogate(unit) {
+			i++ // the next character is quoted
+		} else if utf16.DecodeRune(unit, half(i+6)) == utf8.RuneError {
+			return refuse("", `the request has half of a character, %s: send both halves, or none`, text[i:i+6])
+		} else {
+			i += 11
+		}
+	}
+	return nil
+}
+
+// clipped returns the beginning of a text that a client has sent.
+func clipped(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // short returns the beginning of a JSON value.
@@ -188,6 +226,13 @@ func (f *fields) object(name string) *fields {
 		f.err = err
 	}
 	return inner
+}
+
+// within refuses what is wrong in an object of a field.
+func (f *fields) within(inner *fields) {
+	if err := inner.done(); f.err == nil {
+		f.err = err
+	}
 }
 
 // ignore leaves fields out that do not change an answer.

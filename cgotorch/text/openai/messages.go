@@ -40,7 +40,11 @@ func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message,
 	if !f.choice("role", &m.Role, "system", "developer", "user", "assistant", "tool") {
 		f.refuse("role", "it is missing: want system, developer, user, assistant or tool")
 	}
+	given := f.all["content"] != nil
 	m.Content = content(f)
+	if !given && m.Role != "assistant" {
+		f.refuse("content", "it is missing")
+	}
 	f.text("name", &m.Name)
 	switch m.Role {
 	case "developer":
@@ -126,7 +130,9 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 			if !function.text("name", &call.Function.Name) {
 				function.refuse("name", "it is missing")
 			}
-			function.text("arguments", &arguments)
+			if function.text("arguments", &arguments); strings.TrimSpace(arguments) == "" {
+				arguments = "{}" // of a function that takes none
+			}
 			function.ignore("parsed_arguments") // of Python's client
 			if call.Function.Arguments = json.RawMessage(arguments); function.err == nil {
 				if _, err := newFields(function.path("arguments"), call.Function.Arguments); err != nil {

@@ -1,0 +1,111 @@
+package openai
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
+)
+
+// What is doubtful in a chat is refused with the field, and nothing of it is changed in silence.
+func TestChat_Doubtful(t *testing.T) {
+	m := decoderOf(t, "tiny", writeModel(t, template, "<tool_call>", "</tool_call>"), text.BatcherOptions{})
+	s := serveModels(t, Options{}, m)
+	const hi, forced = `"messages": [{"role": "user", "content": "a"}], `, `"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": `
+	for _, c := range []struct{ body, param, text string }{
+		{hi + `"tools": [{"type": "web", "function": {"name": "f"}}]`, "tools[0].type", "web"},
+		{hi + `"tools": [` + clock + `], "tool_choice": {"type": "web", "function": {"name": "clock"}}`, "tool_choice.type", "web"},
+		{hi + `"tools": [` + clock + `, ` + clock + `]`, "tools[1].function.name", "tools[0]"},
+		{hi + `"tools": [{"type": "function", "function": {"name": " f\n"}}]`, "tools[0].function.name", "letters, digits"},
+		{hi + forced + `{"type": "integer"}}}]`, "tools", "object"},
+		{hi + forced + `{"type": ["object", "null"]}}}]`, "tools", "object"},
+		{hi + forced + `{"enum": [5]}}}]`, "tools", "no value"},
+		{hi + forced + `[5]}}]`, "tools", "object"},
+		{hi + `"ignore_eos": true, "response_format": {"type": "json_object"}`, "ignore_eos", "leave it out"},
+		{hi + `"ignore_eos": true, "tool_choice": "required", "tools": [` + clock + `]`, "ignore_eos", "leave it out"},
+		{hi + `"chat_template_kwargs": {"messages": []}`, "chat_template_kwargs.messages", "leave it out"},
+		{hi + `"chat_template_kwargs": [1]`, "chat_template_kwargs", "want an object"},
+		{`"messages": [{"role": "user"}]`, "messages[0].content", "missing"},
+		{`"messages": [{"role": "tool", "tool_call_id": "a", "content": null}]`, "messages[0].content", "missing"},
+		{`"messages": [{"role": "user", "content": "\ud83d"}]`, "", "half of a character"},
+		{`"messages": [{"role": "user", "content": "\\\ude00\ud83d"}]`, "", `\\ude00`},
+		{`"messages": [{"role": "user", "content": "\ud83d\u0041"}]`, "", "half of a character"},
+		{`"messages": [{"role": "user", "content": "` + "\xff" + `"}]`, "", "UTF-8"},
+	} {
+		status, got := s.post("/v1/chat/completions", `{"model": "tiny", "max_tokens": 2, `+c.body+`}`)
+		if status != 400 || !strings.Contains(got, c.text) || c.param != "" && !strings.Contains(got, `"param":"`+c.param+`"`) {
+			t.Errorf("%s: %d %s; want %q %q", c.body, status, got, c.param, c.text)
+		}
+	}
+	for _, body := range []string{
+		`"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": null}]`,
+		`"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+		`"messages": [{"role": "user", "content": "\ud83d\ude00 \\ud83d \\\\"}]`,
+	} {
+		if status, got := s.post("/v1/chat/completions", `{"model": "tiny", "max_tokens": 2, `+body+`}`); status != 200 {
+			t.Errorf("%s: %d %s", body, status, got)
+		}
+	}
+	for _, parameters := range []string{`true`, `{}`, `{"additionalProperties": false, "properties": {}}`, `{"$ref": "#/$defs/a", "$defs": {"a": {"properties": {}, "additionalProperties": false}}}`} {
+		var r chatResponse
+		s.ask("/v1/chat/completions", `{"model": "tiny", "max_tokens": 500, "temperature": 1, "seed": 7, `+hi+forced+parameters+"}}]}", &r)
+		if c := r.Choices[0]; *c.Reason != "length" && (*c.Reason != "tool_calls" || !strings.HasPrefix(c.Message.ToolCalls[0].Function.Arguments, "{")) {
+			t.Errorf("%s: got %s %+v", parameters, *c.Reason, c.Message)
+		}
+	}
+}
+
+// The numbers of a template's variables keep their digits.
+func TestChat_Variables(t *testing.T) {
+	m := decoderOf(t, "tiny", writeModel(t, `{{ a | tojson }} {{ b }}`), text.BatcherOptions{})
+	c := &call{h: NewHandler(Options{}), model: &served{Model: m, form: formOf(m.Decoder.Tokenizer)}}
+	var err error
+	if c.in, err = newFields("", []byte(`{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": {"z": 12345678901234567890, "b": 1.0}, "b": null}}`)); err != nil {
+		t.Fatal(err)
+	}
+	q := chatRequest{messages: c.messages()}
+	c.variables(&q)
+	if prompt, _, err := c.prompt(&q); err != nil || c.in.err != nil || prompt != `{"z": 12345678901234567890, "b": 1.0} None` {
+		t.Errorf("got %q, %v, %v", prompt, err, c.in.err)
+	}
+}
+
+// An error does not send back what a client has sent, however long it is.
+func TestErrors_Short(t *testing.T) {
+	s := serveModels(t, Options{})
+	long := strings.Repeat("é\u0001", 200_000)
+	for _, body := range []string{`{"model": %s}`, `{%s: 1, "model": "a"}`, `{"model": [%s]}`} {
+		if status, got := s.post("/v1/completions", fmt.Sprintf(body, marshalled(long))); status < 400 || len(got) > 20_000 {
+			t.Errorf("%s: %d with %d bytes", body, status, len(got))
+		}
+	}
+}
+
+// A client that takes a long answer slowly, and never nothing, gets all of it.
+func TestWrite_Slow(t *testing.T) {
+	h := NewHandler(Options{Stall: 300 * time.Millisecond})
+	ended := make(chan error, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &call{h: h, w: w, r: r}
+		ended <- c.reply(strings.Repeat("a", 24<<20))
+	}))
+	defer server.Close()
+	answer := must.Get(http.Get(server.URL))(t)
+	defer answer.Body.Close()
+	got := 0
+	for part := make([]byte, 512<<10); ; time.Sleep(20 * time.Millisecond) {
+		n, err := io.ReadFull(answer.Body, part)
+		if got += n; err != nil {
+			break
+		}
+	}
+	if err := <-ended; err != nil || got != 24<<20+3 {
+		t.Errorf("%d bytes came: %v", got, err)
+	}
+}
