@@ -207,7 +207,7 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 	}
 	for i := range q.answers {
 		p := newParts(c.model.Decoder.Tokenizer, &c.model.form, q.stop, tools)
-		p.once = q.once
+		p.once, p.bound = q.once, q.schema != nil
 		if opened && q.forced == "" {
 			p.room, p.trim = inThought, true
 		}

@@ -271,7 +271,9 @@ func (c *call) mask(schema *text.Schema, from func(answer []int64) int) (func(an
 			allowed[i] = true
 		}
 		for _, id := range ends {
-			allowed[id] = false
+			if id >= 0 && id < int64(len(allowed)) { // a folder may name one that the model lacks
+				allowed[id] = false
+			}
 		}
 	}, nil
 }
@@ -285,7 +287,7 @@ func (c *call) behindThoughts(schema *text.Schema, opened bool) (func(answer []i
 		return mask, err
 	}
 	return func(answer []int64, allowed []bool) {
-		if mask(answer, allowed); len(answer) == 0 {
+		if mask(answer, allowed); len(answer) == 0 && f.ids[thinkMark] < int64(len(allowed)) {
 			allowed[f.ids[thinkMark]] = true
 		}
 	}, nil

@@ -109,3 +109,78 @@ func TestWrite_Slow(t *testing.T) {
 		t.Errorf("%d bytes came: %v", got, err)
 	}
 }
+
+// A stop that is the name of a special token ends the answer at that token, in thoughts too.
+func TestParts_StopIsToken(t *testing.T) {
+	tok := tokenizerOf(t, "<think>", "</think>", "<|eot|>")
+	f := formOf(tok)
+	for answer, want := range map[string]string{"ab<|eot|>cd": "C:ab", "<think>ab<|eot|>cd": "T:ab", "a<|im_start|>b": "C:ab", "": ""} {
+		p := newParts(tok, &f, []string{"<|eot|>", strings.Repeat("x", 1<<20)}, nil)
+		var list []part
+		for _, id := range tok.EncodePart(answer) {
+			if list = append(list, p.add(id)...); p.stopped {
+				break
+			}
+		}
+		if list = append(list, p.end()...); told(list) != want || p.stopped != strings.Contains(answer, "eot") {
+			t.Errorf("%q: got %q, %v", answer, told(list), p.stopped)
+		}
+	}
+}
+
+// Where an answer is one JSON value, what gpt-oss says before it is no part of the content.
+func TestParts_Bound(t *testing.T) {
+	tok := tokenizerOf(t, "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
+	f := formOf(tok)
+	p := newParts(tok, &f, nil, nil)
+	p.bound = true
+	var list []part
+	for _, id := range tok.EncodePart("<|channel|>commentary<|message|>I look<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>") {
+		list = append(list, p.add(id)...)
+	}
+	if got := told(append(list, p.end()...)); got != "T:I lookC:{}" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Two tokens that are parts of characters have two names among the probabilities of a completion.
+func TestCompletion_PartsOfCharacters(t *testing.T) {
+	m := decoderOf(t, "tiny", writeModel(t, ""), text.BatcherOptions{})
+	s := serveModels(t, Options{}, m)
+	var r completionResponse
+	s.ask("/v1/completions", `{"model": "tiny", "prompt": "a", "max_tokens": 8, "temperature": 0, "logprobs": 20}`, &r)
+	parts := 0
+	for _, top := range r.Choices[0].LogProbs.Top {
+		if len(top) != 20 {
+			t.Errorf("%d tokens of 20 have a name of their own: %v", len(top), top)
+		}
+		for name := range top {
+			if strings.HasPrefix(name, `bytes:\x`) {
+				parts++
+			}
+		}
+	}
+	if parts == 0 {
+		t.Error("no token is a part of a character")
+	}
+}
+
+// The ids of another server's calls become what Mistral's templates take, the same for a call and
+// its result.
+func TestChat_MistralIDs(t *testing.T) {
+	const names = `{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.id }} {% endfor %}{{ m.tool_call_id }} {% endfor %}`
+	m := decoderOf(t, "tiny", writeModel(t, names, "[TOOL_CALLS]"), text.BatcherOptions{})
+	c := &call{h: NewHandler(Options{}), model: &served{Model: m, form: formOf(m.Decoder.Tokenizer)}}
+	var err error
+	if c.in, err = newFields("", []byte(`{"messages": [
+		{"role": "assistant", "tool_calls": [{"id": "call_é1", "type": "function", "function": {"name": "f"}}, {"id": "aB3456789", "type": "function", "function": {"name": "g"}}]},
+		{"role": "tool", "tool_call_id": "aB3456789", "content": "2"}, {"role": "tool", "tool_call_id": "call_é1", "content": "1"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	q := chatRequest{messages: c.messages()}
+	prompt, _, err := c.prompt(&q)
+	ids := strings.Fields(prompt)
+	if c.in.err != nil || err != nil || len(ids) != 4 || len(ids[0]) != 9 || ids[0] != ids[3] || ids[1] != "aB3456789" || ids[1] != ids[2] || q.messages[1].Name != "g" || q.messages[2].Name != "f" {
+		t.Errorf("got %q, %+v, %v, %v", prompt, q.messages, c.in.err, err)
+	}
+}

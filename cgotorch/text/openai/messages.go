@@ -1,9 +1,12 @@
 package openai
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
@@ -56,12 +59,13 @@ func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message,
 		if refusal := ""; f.text("refusal", &refusal) && m.Content == "" {
 			m.Content = refusal
 		}
-		m.ToolCalls = toolCalls(f, names)
+		m.ToolCalls = toolCalls(f, c.model.form.kind, names)
 		f.ignore("annotations", "parsed") // what clients add to an answer, which comes back in the history
 		f.neutral("audio")
 		f.neutral("function_call")
 	case "tool":
 		f.text("tool_call_id", &m.ToolCallID)
+		m.ToolCallID = callID(c.model.form.kind, m.ToolCallID)
 		if m.Name == "" {
 			m.Name = names[m.ToolCallID] // some templates write it
 		}
@@ -112,8 +116,18 @@ type toolCall struct {
 	} `json:"function"`
 }
 
+// callID returns the id of a call as templates take it. Those of Mistral refuse ids of other servers.
+func callID(kind formKind, id string) string {
+	other := func(c rune) bool { return c > 'z' || !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+	if kind != mistral || id == "" || len(id) == 9 && !strings.ContainsFunc(id, other) {
+		return id
+	}
+	hash := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(hash[:])[:9]
+}
+
 // toolCalls takes the calls of an assistant's message, whose arguments are texts that hold objects.
-func toolCalls(f *fields, names map[string]string) json.RawMessage {
+func toolCalls(f *fields, kind formKind, names map[string]string) json.RawMessage {
 	var calls []toolCall
 	for i, raw := range f.list("tool_calls", mostMessages) {
 		in, err := newFields(fmt.Sprintf("%s[%d]", f.path("tool_calls"), i), raw)
@@ -123,6 +137,7 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 		}
 		call := toolCall{Type: "function"}
 		in.text("id", &call.ID)
+		call.ID = callID(kind, call.ID)
 		in.choice("type", &call.Type, "function")
 		in.ignore("index")
 		if function := in.object("function"); function != nil {
