@@ -44,7 +44,7 @@ func TestServe_Texts(t *testing.T) {
 			t.Errorf("%s: %d %s", c.path, status, body)
 		}
 	}
-	if status, body := ask("/v2/rerank", `{"model": "bert", "query": "a", "documents": ["b"]}`); status != 400 || !strings.Contains(body, "call Embed") {
+	if status, body := ask("/v2/rerank", `{"model": "bert", "query": "a", "documents": ["b"]}`); status != 400 || !strings.Contains(body, "/v1/embeddings") {
 		t.Errorf("an encoder that does not rank: %d %s", status, body)
 	}
 	if status, body := s.call(t, "GET", s.admin+"/metrics", nil); status != 200 || !strings.Contains(body, `streamtorch_text_answers_total{model="tiny"} 2`) || !strings.Contains(body, `streamtorch_text_encoder_texts_total{model="bert"} 1`) {

@@ -101,10 +101,15 @@ func (c *call) decodes() error {
 	return nil
 }
 
-// encodes fails if the model is none that reads texts alone.
-func (c *call) encodes() error {
-	if c.model.Encoder == nil {
+// encodes fails if the model makes no vectors, or no scores.
+func (c *call) encodes(ranks bool) error {
+	switch {
+	case c.model.Encoder == nil:
 		return refuse("model", "%q makes neither vectors nor scores: ask /v1/chat/completions", c.model.Name)
+	case ranks && !c.model.ranks:
+		return refuse("model", "%q makes vectors and no scores: ask /v1/embeddings", c.model.Name)
+	case !ranks && c.model.ranks:
+		return refuse("model", "%q makes scores and no vectors: ask /v1/rerank", c.model.Name)
 	}
 	return nil
 }

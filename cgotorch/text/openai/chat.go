@@ -140,9 +140,12 @@ func (c *call) tokensOf(param, prompt string, encode func(string) []int64) ([]in
 	return ids, c.fits(param, ids)
 }
 
-// fits fails for a prompt that leaves no room for an answer.
+// fits fails for a prompt without tokens, and for one that leaves no room for an answer.
 func (c *call) fits(param string, ids []int64) error {
-	if most := c.model.Decoder.Context(); len(ids) >= most {
+	if len(ids) == 0 {
+		return refuse(param, "it has no tokens: want a text")
+	}
+	if most := c.model.Batcher.Context(); len(ids) >= most {
 		return &refusal{param: param, code: "context_length_exceeded", text: fmt.Sprintf("it has %d tokens, and the model takes %d, with the answer", len(ids), most)}
 	}
 	return nil

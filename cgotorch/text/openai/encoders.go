@@ -5,9 +5,12 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // embedding is a vector in a response.
@@ -19,7 +22,7 @@ type embedding struct {
 
 // embeddings answers with vectors of texts.
 func (c *call) embeddings() error {
-	if err := c.encodes(); err != nil {
+	if err := c.encodes(false); err != nil {
 		return err
 	}
 	in, encoding, dimensions, truncate, user := c.in, "float", 0, false, ""
@@ -42,6 +45,9 @@ func (c *call) embeddings() error {
 		return err
 	}
 	vectors, err := c.model.Encoder.EmbedTokens(c.r.Context(), ids)
+	if errors.Is(err, cgotorch.ErrInvalidArgument) {
+		return refuse("input", "%v", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -124,7 +130,7 @@ type ranked struct {
 
 // rerank answers with the scores of texts for a query, the best first.
 func (c *call) rerank() error {
-	if err := c.encodes(); err != nil {
+	if err := c.encodes(true); err != nil {
 		return err
 	}
 	in, query, most, longest, returned := c.in, "", c.h.o.Texts, math.MaxInt32, false
@@ -140,6 +146,9 @@ func (c *call) rerank() error {
 	texts := documents(in, c.h.o.Texts)
 	if err := in.done(); err != nil {
 		return err
+	}
+	if ids, cut := c.model.Encoder.Tokens(query); cut > 0 { // it would leave the texts no room, and be read again for each
+		return &refusal{param: "query", code: "context_length_exceeded", text: fmt.Sprintf("it has %d tokens, and the model takes %d, with a text", len(ids)+cut, len(ids))}
 	}
 	for i := 0; longest < math.MaxInt32 && i < len(texts); i++ {
 		if ids, _ := c.model.Encoder.Tokens(texts[i]); len(ids) > longest {

@@ -85,6 +85,7 @@ type served struct {
 	Model
 	since time.Time
 	form  form
+	ranks bool           // the Encoder makes scores of pairs
 	under sync.WaitGroup // requests under way
 }
 
@@ -144,6 +145,9 @@ func (h *Handler) Add(m Model) error {
 		return refuse("the Decoder has no tokenizer")
 	case decodes:
 		s.form = formOf(m.Decoder.Tokenizer)
+	default:
+		_, err := m.Encoder.Rank(context.Background(), "", nil) // it computes nothing
+		s.ranks = !errors.Is(err, cgotorch.ErrInvalidArgument)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -298,7 +302,7 @@ func statusOf(ctx context.Context, err error) int {
 		return http.StatusServiceUnavailable
 	case is(bodies.ErrTooLarge):
 		return http.StatusRequestEntityTooLarge
-	case is(cgotorch.ErrInvalidArgument):
+	case is(cgotorch.ErrInvalidArgument) && !is(serve.ErrModel):
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError

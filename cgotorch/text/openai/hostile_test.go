@@ -3,12 +3,14 @@ package openai
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
@@ -182,5 +184,57 @@ func TestChat_MistralIDs(t *testing.T) {
 	ids := strings.Fields(prompt)
 	if c.in.err != nil || err != nil || len(ids) != 4 || len(ids[0]) != 9 || ids[0] != ids[3] || ids[1] != "aB3456789" || ids[1] != ids[2] || q.messages[1].Name != "g" || q.messages[2].Name != "f" {
 		t.Errorf("got %q, %+v, %v, %v", prompt, q.messages, c.in.err, err)
+	}
+}
+
+// A prompt without tokens, and one that the cache has no room for, are refused with the field. The
+// list of models has what the cache has room for.
+func TestPrompt_Refused(t *testing.T) {
+	m := must.Get(text.Open(cgotorch.CPU, writeModel(t, `{{ messages[0].content }}`), text.Options{RandomWeights: 5, CacheTokens: 64}))(t)
+	t.Cleanup(func() { must.Do(t, m.Close()) })
+	b := must.Get(m.NewBatcher(text.BatcherOptions{}))(t)
+	t.Cleanup(func() { must.Do(t, b.Close()) })
+	s := serveModels(t, Options{}, Model{Name: "tiny", Decoder: m, Batcher: b})
+	most := b.Context()
+	if most < 16 || most > 64 {
+		t.Fatalf("the cache has room for %d tokens", most)
+	}
+	for _, c := range []struct{ path, body, param string }{
+		{"completions", `"prompt": ""`, "prompt[0]"}, {"completions", `"prompt": ["a", ""]`, "prompt[1]"}, {"completions", `"prompt": [[]]`, "prompt[0]"},
+		{"completions", `"prompt": "` + strings.Repeat("a", most) + `"`, "prompt[0]"},
+		{"chat/completions", `"messages": [{"role": "user", "content": ""}]`, "messages"},
+		{"chat/completions", `"messages": [{"role": "user", "content": "` + strings.Repeat("a", most) + `"}]`, "messages"},
+	} {
+		if status, got := s.post("/v1/"+c.path, `{"model": "tiny", `+c.body+`}`); status != 400 || !strings.Contains(got, `"param":"`+c.param+`"`) {
+			t.Errorf("%s: %d %s", c.body, status, got)
+		}
+	}
+	var r completionResponse
+	s.ask("/v1/completions", `{"model": "tiny", "prompt": "`+strings.Repeat("a", most-1)+`"}`, &r)
+	if r.Usage.Completion != 1 || *r.Choices[0].Reason != "length" {
+		t.Errorf("behind the longest prompt: %+v", r)
+	}
+	answer := must.Get(http.Get(s.server.URL + "/v1/models/tiny"))(t)
+	defer answer.Body.Close()
+	if got := string(must.Get(io.ReadAll(answer.Body))(t)); !strings.Contains(got, fmt.Sprintf(`"max_model_len":%d`, most)) {
+		t.Errorf("got %s, want %d", got, most)
+	}
+}
+
+// A model whose logits are not numbers has failed: that is no fault of the request.
+func TestChat_NaN(t *testing.T) {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	m := must.Get(text.Open(cgotorch.CPU, writeModel(t, template), text.Options{RandomWeights: 5, Stream: stream}))(t)
+	t.Cleanup(func() { must.Do(t, m.Close()) })
+	b := must.Get(m.NewBatcher(text.BatcherOptions{}))(t)
+	t.Cleanup(func() { must.Do(t, b.Close()) })
+	s := serveModels(t, Options{}, Model{Name: "tiny", Decoder: m, Batcher: b})
+	must.Do(t, stream.Do(func(x *cgotorch.Exec) error {
+		x.NoGrad().FillInPlace(m.Weights[3].Tensor, math.NaN())
+		return nil
+	}))
+	status, got := s.post("/v1/chat/completions", "{"+question+"}")
+	if status != 500 || !strings.Contains(got, "not numbers") || !strings.Contains(got, "server_error") {
+		t.Errorf("got %d %s", status, got)
 	}
 }
