@@ -47,7 +47,7 @@ func (c *call) sampling() (s sampling) {
 	in.number("presence_penalty", &s.o.PresencePenalty, -2, 2)
 	in.number("frequency_penalty", &s.o.FrequencyPenalty, -2, 2)
 	in.number("repetition_penalty", &s.o.RepetitionPenalty, 1e-3, 1e3)
-	c.bias(&s.o)
+	c.bias(&s.o, s.answers)
 	in.truth("ignore_eos", &s.o.IgnoreEnd)
 	in.count("priority", &s.o.Priority, math.MinInt32, math.MaxInt32)
 	s.o.Caller = "address " + host(c.r.RemoteAddr)
@@ -87,10 +87,13 @@ func (s *sampling) draw(in *fields) {
 	s.o.Seed = uint64(seed)
 }
 
-// bias takes logit_bias, whose keys are tokens.
-func (c *call) bias(o *text.GenerateOptions) {
+// bias takes logit_bias, whose keys are tokens. Each answer has a copy.
+func (c *call) bias(o *text.GenerateOptions, answers int) {
 	biases := c.in.object("logit_bias")
 	if biases == nil {
+		return
+	}
+	if c.more(40 * int64(len(biases.all)) * int64(answers)); c.in.err != nil {
 		return
 	}
 	o.Bias = make(map[int64]float64, len(biases.all))

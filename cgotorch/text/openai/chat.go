@@ -65,7 +65,7 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 func (c *call) variables(q *chatRequest) {
 	const field = "chat_template_kwargs"
 	var all map[string]json.RawMessage
-	if !c.in.into(field, "an object", &all) {
+	if c.weigh(c.in.all[field]); c.in.err != nil || !c.in.into(field, "an object", &all) {
 		return
 	}
 	q.options.Variables = map[string]any{}
@@ -131,15 +131,6 @@ func textArguments(messages []tokenizer.Message) (other []tokenizer.Message, cha
 	return other, changed
 }
 
-// tokensOf returns the tokens of a prompt, which the model has room for.
-func (c *call) tokensOf(param, prompt string, encode func(string) []int64) ([]int64, error) {
-	if err := c.over(); err != nil {
-		return nil, err
-	}
-	ids := encode(prompt)
-	return ids, c.fits(param, ids)
-}
-
 // fits fails for a prompt without tokens, and for one that leaves no room for an answer.
 func (c *call) fits(param string, ids []int64) error {
 	if len(ids) == 0 {
@@ -197,7 +188,11 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 		}
 		mask = func() (func([]int64, []bool), error) { return c.behindThoughts(schema, opened) }
 	}
-	ids, err := c.tokensOf("messages", prompt, c.model.Decoder.Tokenizer.EncodePart)
+	var ids []int64
+	err = c.reading("messages", len(prompt), func() { ids = c.model.Decoder.Tokenizer.EncodePart(prompt) })
+	if err == nil {
+		err = c.fits("messages", ids)
+	}
 	if err != nil {
 		return nil, err
 	}

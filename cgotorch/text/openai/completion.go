@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
 
 // completionChoice is an answer in a response, or a part of it.
@@ -72,19 +74,20 @@ func (c *call) completion() error {
 func (c *call) prompts() (prompts [][]int64, texts []string) {
 	t := c.model.Decoder.Tokenizer
 	list, err := c.inputs("prompt", c.h.o.Choices, int64(t.Size()))
+	if over := c.over(); err == nil {
+		err = over
+	}
 	if err == nil && len(list) == 0 {
 		err = refuse("prompt", "want a text, texts, tokens, or lists of tokens")
 	}
 	for _, one := range list {
-		if over := c.over(); err == nil && over != nil {
-			err = over
+		if one.ids == nil && err == nil {
+			err = c.reading("prompt", len(one.text), func() { one.ids = t.Encode(one.text) })
 		}
 		if err != nil {
 			break
 		}
-		if one.ids == nil {
-			one.ids = t.Encode(one.text)
-		} else {
+		if one.text == "" {
 			one.text = t.Decode(one.ids)
 		}
 		prompts, texts = append(prompts, one.ids), append(texts, one.text)
@@ -111,6 +114,9 @@ func startsNumber(list json.RawMessage) bool {
 func (c *call) inputs(name string, most int, size int64) (list []input, err error) {
 	raw := c.in.take(name)
 	tokens := func(at string, raw json.RawMessage) (in input, err error) {
+		if bodies.Commas(raw) >= mostTokens {
+			return in, refuse(at, "it has more than %d tokens", mostTokens)
+		}
 		in.ids = []int64{}
 		if bytes.Contains(raw, []byte("null")) || json.Unmarshal(raw, &in.ids) != nil { // a null would become 0
 			return in, refuse(at, "want a text or a list of tokens, got %s", short(raw))

@@ -26,6 +26,9 @@ type fields struct {
 // newFields reads an object.
 func newFields(at string, text []byte) (*fields, error) {
 	f := &fields{at: at}
+	if bodies.Commas(text) >= mostFields {
+		return nil, refuse(at, "it has more than %d fields", mostFields)
+	}
 	if err := json.Unmarshal(text, &f.all); err != nil || f.all == nil {
 		if !json.Valid(text) {
 			return nil, refuse(at, "the request is no JSON: %v", json.Unmarshal(text, new(any)))

@@ -24,6 +24,7 @@ type tool struct {
 // "required" if it must call one, or "function" if it must call the only one of the list.
 func (c *call) tools() (raw json.RawMessage, list []tool, forced string) {
 	raw = c.in.all["tools"]
+	c.weigh(raw)
 	for i, one := range c.in.list("tools", mostTools) {
 		f, err := newFields(fmt.Sprintf("tools[%d]", i), one)
 		if err != nil {

@@ -31,12 +31,14 @@ import (
 // Options are the options of [NewHandler]. The zero value is good for a service.
 type Options struct {
 	// Token is what each request must bear, as "Authorization: Bearer TOKEN". "" lets all pass.
-	Token    string
-	MaxBody  int64 // most bytes of a request's body, inflated; 0 means 16 MiB
-	Memory   int64 // bytes of all bodies and of what they become; 0 means 1 GiB, at least 4 times MaxBody
-	Requests int   // most requests at the same time; one beyond has the status 429 at once; 0 means 4096
-	Choices  int   // most answers to one request, as n asks for them; 0 means 64
-	Texts    int   // most texts of one request, to embed or to rank; 0 means 2048
+	Token   string
+	MaxBody int64 // most bytes of a request's body, inflated; 0 means 16 MiB
+	// Memory is the bytes of all bodies and of what they become, and as many again of texts that become
+	// tokens, which wait for each other. 0 means 1 GiB, at least 4 times MaxBody.
+	Memory   int64
+	Requests int // most requests at the same time; one beyond has the status 429 at once; 0 means 4096
+	Choices  int // most answers to one request, as n asks for them; 0 means 64
+	Texts    int // most texts of one request, to embed or to rank; 0 means 2048
 	// Stall is the longest time for which a client may take nothing of an answer. The answer then
 	// ends. 0 means 30 seconds.
 	Stall   time.Duration
@@ -65,6 +67,7 @@ type Model struct {
 type Handler struct {
 	o      Options
 	bodies bodies.Bound
+	texts  *turns // that become tokens
 	routes *http.ServeMux
 
 	mu       sync.Mutex
@@ -104,6 +107,7 @@ func NewHandler(o Options) *Handler {
 	o.Requests, o.Choices, o.Texts = cmp.Or(o.Requests, 4096), cmp.Or(o.Choices, 64), cmp.Or(o.Texts, 2048)
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	h := &Handler{o: o, routes: http.NewServeMux(), models: map[string]*served{}, requests: map[series]int64{}, took: map[series]*metrics.Histogram{}}
+	h.texts = newTurns(o.Memory)
 	h.bodies = bodies.Bound{Most: o.MaxBody, All: o.Memory + 1} // a body of unknown size needs a byte more, to see its end
 	for path, answer := range map[string]func(c *call) error{
 		"/v1/chat/completions": (*call).chat, "/v1/completions": (*call).completion, "/v1/embeddings": (*call).embeddings,

@@ -59,6 +59,7 @@ func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message,
 		if refusal := ""; f.text("refusal", &refusal) && m.Content == "" {
 			m.Content = refusal
 		}
+		c.weigh(f.all["tool_calls"])
 		m.ToolCalls = toolCalls(f, c.model.form.kind, names)
 		f.ignore("annotations", "parsed") // what clients add to an answer, which comes back in the history
 		f.neutral("audio")
