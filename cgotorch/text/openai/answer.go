@@ -131,7 +131,8 @@ type choice struct {
 	o      text.GenerateOptions
 	parts  *parts
 	tokens int
-	reason string // "" while it goes on
+	held   []logProb // of a call that may become content
+	reason string    // "" while it goes on
 }
 
 // grown is what a choice grows by with one token.

@@ -190,6 +190,10 @@ func (c *call) force(list []tool, opened bool) (f forcedCall, err error) {
 			f.begin = channelMark + "commentary to=functions." + f.name + " " + constrainMark + "json" + messageMark
 			return f, nil
 		}
+		if _, newer := c.model.form.ids[argumentsMark]; kind == mistral && newer {
+			f.begin = strings.TrimSuffix(f.begin, "[") + f.name + argumentsMark
+			return f, nil
+		}
 		name, err := marshal(f.name)
 		f.begin += fmt.Sprintf(`{"name": %s, %q: `, name, field)
 		return f, err

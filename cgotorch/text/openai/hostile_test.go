@@ -238,3 +238,41 @@ func TestChat_NaN(t *testing.T) {
 		t.Errorf("got %d %s", status, got)
 	}
 }
+
+// The content of an answer that could have been a call has its probabilities, whole and streamed.
+func TestChat_LogProbsOfNoCall(t *testing.T) {
+	for _, marks := range [][]string{{"<|python_tag|>"}, {"<tool_call>", "</tool_call>"}} {
+		m := decoderOf(t, "tiny", writeModel(t, template, marks...), text.BatcherOptions{})
+		s := serveModels(t, Options{}, m)
+		for seed := range 8 {
+			body := fmt.Sprintf(`{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "tools": [%s], "max_tokens": 12, "temperature": 1, "seed": %d, "logprobs": true,
+				"logit_bias": {"123": 100, "258": %d, "65": 99}, "frequency_penalty": 1`, clock, seed, 100*(len(marks)-1)-50)
+			var whole chatResponse
+			s.ask("/v1/chat/completions", body+"}", &whole)
+			_, stream := s.post("/v1/chat/completions", body+`, "stream": true}`)
+			streamed, text := 0, ""
+			for _, r := range events(t, stream) {
+				if p := r.Choices[0].LogProbs; p != nil {
+					streamed += len(p.Content)
+				}
+			}
+			c := whole.Choices[0]
+			for _, p := range c.LogProbs.Content {
+				text += p.Token
+			}
+			if want := strings.ReplaceAll(*c.Message.Content, "<tool_call>", ""); want == "" || text != strings.ReplaceAll(want, "</tool_call>", "") || streamed != len(c.LogProbs.Content) {
+				t.Errorf("%q: the content is %q, and probabilities are of %q; %d are streamed", marks, *c.Message.Content, text, streamed)
+			}
+		}
+	}
+}
+
+// A forced call of a newer Mistral begins as such models write it.
+func TestForce_Mistral(t *testing.T) {
+	for want, marks := range map[string][]string{`[TOOL_CALLS]f[ARGS]`: {"[TOOL_CALLS]", "[ARGS]"}, `[TOOL_CALLS][{"name": "f", "arguments": `: {"[TOOL_CALLS]"}} {
+		c := &call{model: &served{form: formOf(tokenizerOf(t, marks...))}}
+		if f, err := c.force([]tool{{name: "f"}}, false); err != nil || f.begin != want || f.name != "f" {
+			t.Errorf("got %+v, %v; want %q", f, err, want)
+		}
+	}
+}

@@ -173,6 +173,9 @@ func toolCalls(f *fields, kind formKind, names map[string]string) json.RawMessag
 	if calls == nil {
 		return nil
 	}
+	if len(calls) > 1 {
+		delete(names, "") // a result without an id may be of any of them
+	}
 	text, err := json.Marshal(calls)
 	if err != nil && f.err == nil {
 		f.err = err
