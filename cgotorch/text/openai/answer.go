@@ -99,7 +99,7 @@ func (c *call) bias(o *text.GenerateOptions, answers int) {
 	o.Bias = make(map[int64]float64, len(biases.all))
 	for _, name := range slices.Sorted(maps.Keys(biases.all)) {
 		id, err := strconv.ParseInt(name, 10, 64)
-		if err != nil || id < 0 || id >= int64(c.model.Decoder.Tokenizer.Size()) {
+		if err != nil || id < 0 || id >= int64(c.model.Decoder.Tokenizer.Size()) || strconv.FormatInt(id, 10) != name { // 05 would be 5 once more
 			biases.refuse(name, "want the id of a token, 0 to %d", c.model.Decoder.Tokenizer.Size()-1)
 		}
 		bias := 0.0

@@ -101,6 +101,9 @@ type served struct {
 //	GET  /v1/models            the models; /v1/models/NAME has one
 //
 // A failure has the status of OpenAI, and an object "error" with a message, the type and the field.
+// The name of a special token in a message becomes that token, as transformers has it: who lets
+// strangers write messages takes such names out. The http.Server's ReadTimeout bounds the time in
+// which a body may come.
 func NewHandler(o Options) *Handler {
 	o.MaxBody = cmp.Or(o.MaxBody, 16<<20)
 	o.Memory = cmp.Or(o.Memory, max(1<<30, 4*o.MaxBody))
