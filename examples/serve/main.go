@@ -183,7 +183,8 @@ func powersTo(n int) []int {
 	return sizes
 }
 
-// loadCheckpoint adds one model, under the name of its architecture. Without a path it does nothing.
+// loadCheckpoint adds one model, under the name of its architecture. Without a path it does
+// nothing.
 func (o *opener) loadCheckpoint(ctx context.Context, models *serve.Repository, path string) error {
 	if path == "" {
 		return nil

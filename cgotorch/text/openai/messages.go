@@ -117,7 +117,8 @@ type toolCall struct {
 	} `json:"function"`
 }
 
-// callID returns the id of a call as templates take it. Those of Mistral refuse ids of other servers.
+// callID returns the id of a call as templates take it. Those of Mistral refuse ids of other
+// servers.
 func callID(kind formKind, id string) string {
 	other := func(c rune) bool { return c > 'z' || !unicode.IsLetter(c) && !unicode.IsDigit(c) }
 	if kind != mistral || id == "" || len(id) == 9 && !strings.ContainsFunc(id, other) {

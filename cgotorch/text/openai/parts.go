@@ -26,7 +26,8 @@ type part struct {
 }
 
 // parts divides an answer, token by token, into content, thoughts and calls of functions. Content
-// ends before the first stop, and any part before a special token whose name is one. A call that cannot be read stays content, so that nothing is lost.
+// ends before the first stop, and any part before a special token whose name is one. A call that
+// cannot be read stays content, so that nothing is lost.
 type parts struct {
 	form    *form
 	tools   map[string]bool // functions that may be called; nil means that calls are content
