@@ -30,7 +30,9 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	q.sampling = c.sampling()
 	q.messages = c.messages()
 	in.count("max_tokens", &q.o.MaxTokens, 1, 1<<30)
-	in.count("max_completion_tokens", &q.o.MaxTokens, 1, 1<<30)
+	if most := q.o.MaxTokens; in.count("max_completion_tokens", &q.o.MaxTokens, 1, 1<<30) && most != 0 && most != q.o.MaxTokens {
+		in.refuse("max_completion_tokens", "is %d, and max_tokens is %d: send one of them", q.o.MaxTokens, most)
+	}
 	if in.truth("logprobs", &q.logProbs); in.count("top_logprobs", &q.o.Ranked, 0, 20) && !q.logProbs && q.o.Ranked > 0 {
 		in.refuse("top_logprobs", "it needs logprobs: true")
 	}

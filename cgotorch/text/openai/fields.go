@@ -26,7 +26,8 @@ type fields struct {
 // newFields reads an object.
 func newFields(at string, text []byte) (*fields, error) {
 	f := &fields{at: at}
-	if bodies.Commas(text) >= mostFields {
+	commas := bodies.Commas(text)
+	if commas >= mostFields {
 		return nil, refuse(at, "it has more than %d fields", mostFields)
 	}
 	if err := json.Unmarshal(text, &f.all); err != nil || f.all == nil {
@@ -35,8 +36,25 @@ func newFields(at string, text []byte) (*fields, error) {
 		}
 		return nil, refuse(at, "want an object, got %s", short(text))
 	}
+	if len(f.all) <= commas && commas > 0 {
+		return nil, refuse(f.path(twice(text)), "it is there twice: send it once")
+	}
 	maps.DeleteFunc(f.all, func(_ string, raw json.RawMessage) bool { return string(raw) == "null" })
 	return f, nil
+}
+
+// twice returns the first name that an object has twice.
+func twice(object []byte) string {
+	seen, in, value := map[string]bool{}, json.NewDecoder(bytes.NewReader(object)), json.RawMessage(nil)
+	for _, _ = in.Token(); in.More(); { // behind the brace
+		token, _ := in.Token()
+		name, _ := token.(string)
+		if seen[name] || in.Decode(&value) != nil {
+			return name
+		}
+		seen[name] = true
+	}
+	return ""
 }
 
 // wellFormed refuses text that JSON cannot tell, and that a decoder would change in silence: bytes

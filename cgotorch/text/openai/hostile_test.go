@@ -33,6 +33,9 @@ func TestChat_Doubtful(t *testing.T) {
 		{hi + `"ignore_eos": true, "tool_choice": "required", "tools": [` + clock + `]`, "ignore_eos", "leave it out"},
 		{hi + `"chat_template_kwargs": {"messages": []}`, "chat_template_kwargs.messages", "leave it out"},
 		{hi + `"chat_template_kwargs": [1]`, "chat_template_kwargs", "want an object"},
+		{hi + `"seed": 1, "se\u0065d": 2`, "seed", "twice"},
+		{`"messages": [{"role": "user", "content": "a", "role": "tool"}]`, "messages[0].role", "twice"},
+		{`"max_completion_tokens": 3, "messages": [{"role": "user", "content": "a"}]`, "max_completion_tokens", "send one"},
 		{`"messages": [{"role": "user"}]`, "messages[0].content", "missing"},
 		{`"messages": [{"role": "tool", "tool_call_id": "a", "content": null}]`, "messages[0].content", "missing"},
 		{`"messages": [{"role": "user", "content": "\ud83d"}]`, "", "half of a character"},
@@ -48,6 +51,8 @@ func TestChat_Doubtful(t *testing.T) {
 	for _, body := range []string{
 		`"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": null}]`,
 		`"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}]`,
+		`"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1, \"a\": 2}"}}]}]`, // as a model may write it
+		`"max_completion_tokens": 2, "messages": [{"role": "user", "content": ",,"}]`,
 		`"messages": [{"role": "user", "content": "\ud83d\ude00 \\ud83d \\\\"}]`,
 	} {
 		if status, got := s.post("/v1/chat/completions", `{"model": "tiny", "max_tokens": 2, `+body+`}`); status != 200 {

@@ -35,7 +35,7 @@ func TestMemory(t *testing.T) {
 		"variables": {"chat/completions", `{` + hi + `, "chat_template_kwargs": {"a": [` + lists + `]}}`, 413, ""},
 		"tools":     {"chat/completions", `{` + hi + `, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": [` + lists + `]}}}]}`, 413, ""},
 		"calls":     {"chat/completions", `{"model": "tiny", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [` + lists + `]}"}}]}]}`, 413, ""},
-		"biases":    {"chat/completions", `{` + hi + `, "n": 64, "logit_bias": {` + keys.String() + `"1": 2}}`, 413, ""},
+		"biases":    {"chat/completions", `{` + hi + `, "n": 64, "logit_bias": {` + keys.String() + `"99999": 2}}`, 413, ""},
 		"chat":      {"chat/completions", `{"model": "tiny", "messages": [{"role": "user", "content": "` + long + `"}]}`, 413, "messages"},
 		"prompt":    {"completions", `{"model": "tiny", "prompt": "` + long + `"}`, 413, "prompt"},
 		"tokens":    {"completions", `{"model": "tiny", "prompt": [` + ones + `]}`, 400, "prompt[0]"},

@@ -147,14 +147,11 @@ func toolCalls(f *fields, kind formKind, names map[string]string) json.RawMessag
 			if !function.text("name", &call.Function.Name) {
 				function.refuse("name", "it is missing")
 			}
-			if function.text("arguments", &arguments); strings.TrimSpace(arguments) == "" {
-				arguments = "{}" // of a function that takes none
-			}
+			function.text("arguments", &arguments)
 			function.ignore("parsed_arguments") // of Python's client
-			if call.Function.Arguments = json.RawMessage(arguments); function.err == nil {
-				if _, err := newFields(function.path("arguments"), call.Function.Arguments); err != nil {
-					function.refuse("arguments", "want a text that is a JSON object, got %s", short(call.Function.Arguments))
-				}
+			made, ok := functionOf(call.Function.Name, arguments)
+			if call.Function.Arguments = json.RawMessage(made.arguments); !ok {
+				function.refuse("arguments", "want a text that is a JSON object, got %s", short([]byte(arguments)))
 			}
 			if in.err == nil {
 				in.err = function.done()
