@@ -209,7 +209,7 @@ func (o *choice) take(token text.Token) grown {
 	if token.Reason != "stop" { // the token of the end has no text
 		g.parts = o.parts.add(token.ID)
 	}
-	if g.in = o.parts.room; o.parts.form.marks[token.ID] != "" {
+	if g.in = o.parts.room; o.parts.turned {
 		g.in = inHeader
 	}
 	switch {

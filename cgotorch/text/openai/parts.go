@@ -43,6 +43,7 @@ type parts struct {
 	ends    map[int64]bool  // special tokens whose names are stops: they have no text to look in
 	begun   bool            // content has come
 	trim    bool            // whitespace that comes next separates parts
+	turned  bool            // the last token was a mark
 	calls   int
 	stopped bool
 	out     []part
@@ -78,12 +79,12 @@ func (p *parts) add(id int64) []part {
 		return out
 	}
 	mark := p.form.marks[id]
-	if mark == "" {
+	if p.turned = false; mark == "" {
 		p.grow(p.stream.Add(id))
 		return p.take()
 	}
 	p.grow(p.stream.Flush())
-	if !p.turn(mark) {
+	if p.turned = p.turn(mark); !p.turned {
 		p.grow(p.stream.Add(id)) // a special token adds nothing
 	}
 	return p.take()
