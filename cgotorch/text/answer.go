@@ -3,11 +3,13 @@ package text
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 )
 
 // answer is the state of one Generate. The device is one step ahead of the host: while the host
@@ -198,11 +200,11 @@ func (a *answer) token(row []float64, last bool) (Token, error) {
 	token := Token{ID: int64(row[0]), LogProb: row[1]}
 	if math.IsNaN(token.LogProb) {
 		a.c.forget(a.kept) // other tokens' keys may have become NaN, too
-		return token, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
-			len(a.prompt)+len(a.made), a.c.m.d.dtype)
+		return token, fmt.Errorf("%w: %w", serve.ErrModel, refused("the logits after %d tokens are not numbers: the weights have NaN, or %v is too narrow for the model: open it with DType float32",
+			len(a.prompt)+len(a.made), a.c.m.d.dtype))
 	}
 	if a.mask != nil && !a.mask[token.ID] {
-		return token, refused("the logits of all tokens that Mask allows after %d tokens of the answer are -Inf", len(a.made))
+		return token, fmt.Errorf("%w: %w", serve.ErrModel, refused("the logits of all tokens that Mask allows after %d tokens of the answer are -Inf", len(a.made)))
 	}
 	told := min(mostRanked, a.c.m.d.c.vocab)
 	for i := range min(a.o.Ranked, told) {

@@ -77,9 +77,9 @@ func (c *Conversation) forget(n int) {
 // It fails with the cause of ctx when ctx ends, within one token. It fails with
 // [cgotorch.ErrInvalidArgument] for an option or a token out of range and if the prompt does not
 // fit into Options.Context, and with [cgotorch.ErrOutOfMemory] if the cache has no page left. It
-// fails with [cgotorch.ErrMisuse] in a Do, and in a Generate of the same conversation. After an
-// error the conversation keeps the tokens of which all keys and values are there. After a change of
-// the weights it computes them again.
+// fails with [cgotorch.ErrMisuse] in a Do, and in a Generate of the same conversation. It fails
+// with [serve.ErrModel] if logits are not numbers. After an error the conversation keeps the tokens
+// of which all keys and values are there. After a change of the weights it computes them again.
 func (c *Conversation) Generate(ctx context.Context, prompt []int64, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		if err := c.generate(ctx, prompt, o, yield); err != nil {

@@ -8,6 +8,10 @@ import (
 // Context returns the largest number of tokens of a conversation.
 func (m *Model) Context() int { return m.context }
 
+// Context returns the largest number of tokens of a request, with its answer: that of the model, or
+// what the whole cache has room for.
+func (b *Batcher) Context() int { return b.context }
+
 // Ends returns the tokens that end an answer. The list belongs to the caller.
 func (m *Model) Ends() []int64 { return slices.Clone(m.eos) }
 

@@ -12,8 +12,8 @@ import (
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/openai"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 

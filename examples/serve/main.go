@@ -155,7 +155,7 @@ func (s *servers) run(ctx context.Context) error {
 		load = func() error { return folder.loadAll(ctx) }
 	}
 	failed := s.start(g.wrap(t.beside(oip.NewHandler(models, options), main)), g.wrap(t.beside(oip.NewHandler(models, admin), side)), rpc)
-	if err := errors.Join(t.loadAll(), load()); err != nil && ctx.Err() == nil {
+	if err := errors.Join(t.loadAll(ctx), load()); err != nil && ctx.Err() == nil {
 		return err
 	}
 	for _, line := range s.addresses() {

@@ -94,10 +94,10 @@ func newTexts(f flags, device cgotorch.Device, m *metrics) (*texts, error) {
 	return t, nil
 }
 
-// loadAll loads all models.
-func (t *texts) loadAll() error {
+// loadAll loads all models. It begins none when ctx has ended.
+func (t *texts) loadAll(ctx context.Context) error {
 	for _, m := range t.models {
-		if err := t.load(m.name); err != nil {
+		if err := t.load(ctx, m.name); err != nil {
 			return err
 		}
 	}
@@ -131,11 +131,15 @@ func (t *texts) find(name string) (*textModel, error) {
 	return nil, fmt.Errorf("%q is no model of -text and -encoder: %w", name, serve.ErrNotFound)
 }
 
-// load opens a model and makes it known, unless it is known. It waits for the device.
-func (t *texts) load(name string) error {
+// load opens a model and makes it known, unless it is known. It waits for the device. Whoever has
+// left the queue of loads and unloads changes nothing.
+func (t *texts) load(ctx context.Context, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m, err := t.find(name)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil || m.free != nil {
 		return err
 	}
@@ -177,11 +181,22 @@ func (t *texts) unload(ctx context.Context, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m, err := t.find(name)
-	if err != nil || m.free == nil {
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	_ = t.Remove(ctx, name) // at worst ctx has ended
-	err = m.free()
+	return t.remove(ctx, m)
+}
+
+// remove is unload, with mu.
+func (t *texts) remove(ctx context.Context, m *textModel) error {
+	if m.free == nil {
+		return nil
+	}
+	_ = t.Remove(ctx, m.name) // at worst ctx has ended
+	err := m.free()
 	m.free = nil
 	return err
 }
@@ -190,9 +205,11 @@ func (t *texts) unload(ctx context.Context, name string) error {
 func (t *texts) close() error {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var errs []error
 	for _, m := range t.models {
-		errs = append(errs, t.unload(over, m.name))
+		errs = append(errs, t.remove(over, m))
 	}
 	return errors.Join(errs...)
 }
@@ -216,7 +233,7 @@ func (t *texts) control(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch verb {
 	case "load":
-		err = t.load(name)
+		err = t.load(r.Context(), name)
 	case "unload":
 		err = t.unload(r.Context(), name)
 	default:
@@ -250,8 +267,10 @@ func (t *texts) status() (list []textStatus) {
 	known := t.Names()
 	for _, m := range t.models {
 		s := textStatus{Name: m.name, State: "not loaded"}
-		if slices.Contains(known, m.name) && t.mu.TryLock() {
+		if slices.Contains(known, m.name) {
 			s.State = "ready"
+		}
+		if s.State == "ready" && t.mu.TryLock() {
 			if b := m.served.Batcher; b != nil && m.free != nil {
 				stats := b.Stats()
 				s.Running, s.Waiting, s.Tokens, s.Rate = stats.Running, stats.Waiting, stats.Tokens, stats.Rate

@@ -1,13 +1,20 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/serve"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -44,7 +51,7 @@ func TestServe_Texts(t *testing.T) {
 			t.Errorf("%s: %d %s", c.path, status, body)
 		}
 	}
-	if status, body := ask("/v2/rerank", `{"model": "bert", "query": "a", "documents": ["b"]}`); status != 400 || !strings.Contains(body, "call Embed") {
+	if status, body := ask("/v2/rerank", `{"model": "bert", "query": "a", "documents": ["b"]}`); status != 400 || !strings.Contains(body, "/v1/embeddings") {
 		t.Errorf("an encoder that does not rank: %d %s", status, body)
 	}
 	if status, body := s.call(t, "GET", s.admin+"/metrics", nil); status != 200 || !strings.Contains(body, `streamtorch_text_answers_total{model="tiny"} 2`) || !strings.Contains(body, `streamtorch_text_encoder_texts_total{model="bert"} 1`) {
@@ -136,5 +143,81 @@ func TestServe_TextsSlash(t *testing.T) {
 		if status, body := s.call(t, c.method, c.url, nil); status != c.status || !strings.Contains(body, c.want) {
 			t.Errorf("%s %s: %d %q, want %d %q", c.method, c.url, status, body, c.status, c.want)
 		}
+	}
+}
+
+// Loads and unloads come beside requests, metrics and the page. Each request is answered, or told
+// that the model is gone.
+func TestServe_TextsComeAndGo(t *testing.T) {
+	s := start(t, flags{texts: folders{"a=" + writeDecoder(t), "b=" + writeDecoder(t)}, encoders: folders{"../../tests/parity/encoders/testdata/bert"}, random: 3})
+	ended := make(chan struct{})
+	var group sync.WaitGroup
+	again := func(fn func(i int)) {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for i := 0; ; i++ {
+				select {
+				case <-ended:
+					return
+				default:
+					fn(i)
+				}
+			}
+		}()
+	}
+	for k := range 3 {
+		again(func(i int) {
+			body := fmt.Sprintf(`{"model": "%c", "messages": [{"role": "user", "content": "abc"}], "max_tokens": %d, "stream": %t}`, "ab"[i%2], 1+i%40, k == 1)
+			path := "/v1/chat/completions"
+			if k == 2 {
+				path, body = "/v1/embeddings", `{"model": "bert", "input": "a"}`
+			}
+			switch status, got := s.call(t, "POST", s.main+path, []byte(body)); {
+			case status == 200 && k == 1 && !strings.Contains(got, "[DONE]") && !strings.Contains(got, "closed"):
+				t.Errorf("a stream ends with %s", got)
+			case status != 200 && status != 404 && status != 503:
+				t.Errorf("a request: %d %s", status, got)
+			}
+		})
+	}
+	for _, name := range []string{"a", "a", "b", "bert"} {
+		again(func(i int) {
+			verb := []string{"load", "unload"}[i%2]
+			if status, got := s.call(t, "POST", s.admin+"/v1/models/"+name+"/"+verb, nil); status != 200 {
+				t.Errorf("%s %s: %d %s", verb, name, status, got)
+			}
+		})
+	}
+	again(func(int) {
+		s.answers(t, "GET", s.admin+"/metrics", nil, 200, "streamtorch_text")
+		s.answers(t, "GET", s.main+"/status", nil, 200, `"texts"`)
+	})
+	time.Sleep(700 * time.Millisecond)
+	close(ended)
+	group.Wait()
+}
+
+// An unload whose client has left while it waited changes nothing. Meanwhile the other models are
+// shown as ready.
+func TestTexts_Left(t *testing.T) {
+	x := must.Get(newTexts(flags{texts: folders{"a=" + writeDecoder(t)}, random: 3}, cgotorch.CPU, newMetrics(serve.NewRepository(serve.RepositoryOptions{}), cgotorch.CPU)))(t)
+	must.Do(t, x.loadAll(t.Context()))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, fn := range []func(context.Context, string) error{x.load, x.unload} {
+		if err := fn(over, "a"); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	}
+	x.mu.Lock() // as a load of another model
+	list := x.status()
+	x.mu.Unlock()
+	if len(list) != 1 || list[0].State != "ready" {
+		t.Errorf("got %+v", list)
+	}
+	must.Do(t, x.close())
+	if list = x.status(); list[0].State != "not loaded" {
+		t.Errorf("after close: %+v", list)
 	}
 }

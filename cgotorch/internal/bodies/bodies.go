@@ -2,6 +2,7 @@
 package bodies
 
 import (
+	"bufio"
 	"compress/gzip"
 	"compress/zlib"
 	"context"
@@ -47,6 +48,7 @@ type Body struct {
 // slow client, and [cgotorch.ErrInvalidArgument]. The caller gives the body back by [Bound.Give].
 func (b *Bound) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	from, size := io.Reader(http.MaxBytesReader(w, r.Body, b.Most)), r.ContentLength
+	var packed *bufio.Reader
 	if size > b.Most {
 		return nil, fmt.Errorf("%d bytes, at most %d are taken: %w", size, b.Most, ErrTooLarge)
 	}
@@ -57,7 +59,8 @@ func (b *Bound) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 		if encoding == "deflate" {
 			open = zlib.NewReader
 		}
-		inflated, err := open(from)
+		packed = bufio.NewReader(from)
+		inflated, err := open(packed)
 		if err != nil {
 			return nil, refuseBody(r.Context(), err, "the body is not %s", encoding)
 		}
@@ -72,6 +75,9 @@ func (b *Bound) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 		got.Bytes, got.taken = (*kept)[:0], int64(cap(*kept))
 	}
 	err := b.fill(r.Context(), got, from, size)
+	if err == nil && packed != nil {
+		err = ended(packed)
+	}
 	if err == nil {
 		return got, nil
 	}
@@ -82,7 +88,19 @@ func (b *Bound) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if large := new(http.MaxBytesError); errors.As(err, &large) {
 		return nil, fmt.Errorf("more than %d bytes: %w", b.Most, ErrTooLarge)
 	}
-	return nil, refuseBody(r.Context(), err, "the body ends early")
+	return nil, refuseBody(r.Context(), err, "the body does not end where it should")
+}
+
+// ended reads the end of a compressed body. A server sees no client leave before.
+func ended(packed *bufio.Reader) error {
+	switch _, err := packed.ReadByte(); err {
+	case io.EOF:
+		return nil
+	case nil:
+		return errors.New("something stands behind what is compressed")
+	default:
+		return err
+	}
 }
 
 // refuseBody returns why a body cannot be read: the server's time for it is over, ctx has ended, or

@@ -1,10 +1,16 @@
 package bodies
 
 import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"errors"
+	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/internal/must"
 )
 
@@ -32,4 +38,46 @@ func TestBound_Memory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A compressed body is read to its end, so that a server sees when the client leaves. What stands
+// behind it is refused.
+func TestBound_Packed(t *testing.T) {
+	for _, encoding := range []string{"gzip", "deflate"} {
+		var packed bytes.Buffer
+		to := io.WriteCloser(gzip.NewWriter(&packed))
+		if encoding == "deflate" {
+			to = zlib.NewWriter(&packed)
+		}
+		must.Get(to.Write([]byte("abc")))(t)
+		must.Do(t, to.Close())
+		for more, want := range map[string]string{"": "abc", "x": ""} {
+			b := Bound{Most: 1 << 20, All: 4 << 20}
+			body := &parts{[]string{packed.String(), more}, false}
+			r := httptest.NewRequest("POST", "/", body)
+			r.Header.Set("Content-Encoding", encoding)
+			got, err := b.Read(httptest.NewRecorder(), r)
+			if want == "" && !errors.Is(err, cgotorch.ErrInvalidArgument) || want != "" && (err != nil || string(got.Bytes) != want || !body.ended) {
+				t.Errorf("%s with %q behind it: got %v, %v, the end was read: %v", encoding, more, got, err, body.ended)
+			}
+		}
+	}
+}
+
+// parts is a body that comes in parts, and then ends.
+type parts struct {
+	texts []string
+	ended bool
+}
+
+func (p *parts) Read(to []byte) (int, error) {
+	if len(p.texts) == 0 {
+		p.ended = true
+		return 0, io.EOF
+	}
+	n := copy(to, p.texts[0])
+	if p.texts[0] = p.texts[0][n:]; p.texts[0] == "" {
+		p.texts = p.texts[1:]
+	}
+	return n, nil
 }

@@ -32,7 +32,7 @@ func (c *call) sampling() (s sampling) {
 	if o := in.object("stream_options"); o != nil {
 		o.truth("include_usage", &s.usage)
 		o.ignore("include_obfuscation", "continuous_usage_stats")
-		in.keep(o.done())
+		in.within(o)
 		if !s.stream {
 			in.refuse("stream_options", "it needs stream: true")
 		}
@@ -47,7 +47,7 @@ func (c *call) sampling() (s sampling) {
 	in.number("presence_penalty", &s.o.PresencePenalty, -2, 2)
 	in.number("frequency_penalty", &s.o.FrequencyPenalty, -2, 2)
 	in.number("repetition_penalty", &s.o.RepetitionPenalty, 1e-3, 1e3)
-	c.bias(&s.o)
+	c.bias(&s.o, s.answers)
 	in.truth("ignore_eos", &s.o.IgnoreEnd)
 	in.count("priority", &s.o.Priority, math.MinInt32, math.MaxInt32)
 	s.o.Caller = "address " + host(c.r.RemoteAddr)
@@ -87,23 +87,26 @@ func (s *sampling) draw(in *fields) {
 	s.o.Seed = uint64(seed)
 }
 
-// bias takes logit_bias, whose keys are tokens.
-func (c *call) bias(o *text.GenerateOptions) {
+// bias takes logit_bias, whose keys are tokens. Each answer has a copy.
+func (c *call) bias(o *text.GenerateOptions, answers int) {
 	biases := c.in.object("logit_bias")
 	if biases == nil {
+		return
+	}
+	if c.more(40 * int64(len(biases.all)) * int64(answers)); c.in.err != nil {
 		return
 	}
 	o.Bias = make(map[int64]float64, len(biases.all))
 	for _, name := range slices.Sorted(maps.Keys(biases.all)) {
 		id, err := strconv.ParseInt(name, 10, 64)
-		if err != nil || id < 0 || id >= int64(c.model.Decoder.Tokenizer.Size()) {
+		if err != nil || id < 0 || id >= int64(c.model.Decoder.Tokenizer.Size()) || strconv.FormatInt(id, 10) != name { // 05 would be 5 once more
 			biases.refuse(name, "want the id of a token, 0 to %d", c.model.Decoder.Tokenizer.Size()-1)
 		}
 		bias := 0.0
 		biases.number(name, &bias, -100, 100)
 		o.Bias[id] = bias
 	}
-	c.in.keep(biases.done())
+	c.in.within(biases)
 }
 
 // host returns a client's address without its port.
@@ -151,7 +154,8 @@ type choice struct {
 	o      text.GenerateOptions
 	parts  *parts
 	tokens int
-	reason string // "" while it goes on
+	held   []logProb // of a call that may become content
+	reason string    // "" while it goes on
 }
 
 // grown is what a choice grows by with one token.
@@ -229,7 +233,7 @@ func (o *choice) take(token text.Token) grown {
 	if token.Reason != "stop" { // the token of the end has no text
 		g.parts = o.parts.add(token.ID)
 	}
-	if g.in = o.parts.room; o.parts.form.marks[token.ID] != "" {
+	if g.in = o.parts.room; o.parts.turned {
 		g.in = inHeader
 	}
 	switch {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,10 @@ func (c *call) read() (err error) {
 	if err = c.h.bodies.More(c.body, 4*int64(len(c.body.Bytes))); err != nil { // what its JSON becomes
 		return err
 	}
-	if c.in, err = newFields("", c.body.Bytes); err != nil {
+	if c.in, err = newFields("", c.body.Bytes); err == nil {
+		err = wellFormed(c.body.Bytes)
+	}
+	if err != nil {
 		return err
 	}
 	name := ""
@@ -99,10 +103,15 @@ func (c *call) decodes() error {
 	return nil
 }
 
-// encodes fails if the model has no Encoder.
-func (c *call) encodes() error {
-	if c.model.Encoder == nil {
+// encodes fails if the model makes no vectors, or no scores.
+func (c *call) encodes(ranks bool) error {
+	switch {
+	case c.model.Encoder == nil:
 		return refuse("model", "%q makes neither vectors nor scores: ask /v1/chat/completions", c.model.Name)
+	case ranks && !c.model.ranks:
+		return refuse("model", "%q makes vectors and no scores: ask /v1/embeddings", c.model.Name)
+	case !ranks && c.model.ranks:
+		return refuse("model", "%q makes scores and no vectors: ask /v1/rerank", c.model.Name)
 	}
 	return nil
 }
@@ -148,7 +157,7 @@ func (c *call) line(text []byte) error {
 }
 
 // write writes a part of an answer, and the header before the first one. The client has
-// Options.Stall to take it. write fails with errGone.
+// Options.Stall to take each 64 KiB of it. write fails with errGone.
 func (c *call) write(kind string, text []byte) error {
 	if !c.sent {
 		c.w.Header().Set("Content-Type", kind)
@@ -157,10 +166,12 @@ func (c *call) write(kind string, text []byte) error {
 		}
 	}
 	c.sent = true
-	// It fails only where w has no connection, as in a test.
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.h.o.Stall))
-	if _, err := c.w.Write(text); err != nil {
-		return fmt.Errorf("%w: %w", errGone, err)
+	for piece := range slices.Chunk(text, 64<<10) {
+		// It fails only where w has no connection, as in a test.
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.h.o.Stall))
+		if _, err := c.w.Write(piece); err != nil {
+			return fmt.Errorf("%w: %w", errGone, err)
+		}
 	}
 	return nil
 }
@@ -189,14 +200,15 @@ func (c *call) fail(err error) {
 	}
 	status := statusOf(c.r.Context(), err)
 	var f failure
-	f.Error.Message, f.Error.Type = err.Error(), kinds[status]
+	f.Error.Message, f.Error.Type = clipped(err.Error(), 4000), kinds[status]
 	if f.Error.Type == "" {
 		f.Error.Type = "server_error"
 	}
 	var own *refusal
 	if errors.As(err, &own) {
 		if own.param != "" {
-			f.Error.Param = &own.param
+			param := clipped(own.param, 400)
+			f.Error.Param = &param
 		}
 		if own.code != "" {
 			f.Error.Code = &own.code

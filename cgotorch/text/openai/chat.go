@@ -29,7 +29,9 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	q.sampling = c.sampling()
 	q.messages = c.messages()
 	in.count("max_tokens", &q.o.MaxTokens, 1, 1<<30)
-	in.count("max_completion_tokens", &q.o.MaxTokens, 1, 1<<30)
+	if most := q.o.MaxTokens; in.count("max_completion_tokens", &q.o.MaxTokens, 1, 1<<30) && most != 0 && most != q.o.MaxTokens {
+		in.refuse("max_completion_tokens", "is %d, and max_tokens is %d: send one of them", q.o.MaxTokens, most)
+	}
 	if in.truth("logprobs", &q.logProbs); in.count("top_logprobs", &q.o.Ranked, 0, 20) && !q.logProbs && q.o.Ranked > 0 {
 		in.refuse("top_logprobs", "it needs logprobs: true")
 	}
@@ -41,7 +43,10 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	if q.schema != nil && len(q.tools) > 0 {
 		in.refuse("response_format", "a bounded answer cannot call functions: leave out tools, or set tool_choice to none")
 	}
-	in.into("chat_template_kwargs", "an object", &q.options.Variables)
+	if q.o.IgnoreEnd && (q.schema != nil || q.forced) {
+		in.refuse("ignore_eos", "an answer that is bounded ends behind its value: leave it out")
+	}
+	c.variables(&q)
 	if effort := ""; in.choice("reasoning_effort", &effort, "minimal", "low", "medium", "high") {
 		if c.model.form.kind != harmony {
 			in.refuse("reasoning_effort", "the model %q does not read it; its template may read a variable of chat_template_kwargs", c.model.Name)
@@ -55,6 +60,24 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 	in.neutral("verbosity", `"medium"`)
 	in.ignore("prediction") // a guess at the answer, to be faster
 	return q, in.done()
+}
+
+// variables takes those of the template. Their JSON stays as it is, so that no digit is lost.
+func (c *call) variables(q *chatRequest) {
+	const field = "chat_template_kwargs"
+	var all map[string]json.RawMessage
+	if c.weigh(c.in.all[field]); c.in.err != nil || !c.in.into(field, "an object", &all) {
+		return
+	}
+	q.options.Variables = map[string]any{}
+	for name, value := range all {
+		q.options.Variables[name] = value
+	}
+	for _, name := range []string{"messages", "tools", "add_generation_prompt"} {
+		if all[name] != nil {
+			c.in.refuse(field+"."+name, "the request's own fields tell it: leave it out")
+		}
+	}
 }
 
 // prompt returns the text of a chat, and whether that text has begun thoughts. It changes
@@ -110,9 +133,12 @@ func textArguments(messages []tokenizer.Message) (other []tokenizer.Message, cha
 	return other, changed
 }
 
-// fits fails for a prompt that leaves no room for an answer.
+// fits fails for a prompt without tokens, and for one that leaves no room for an answer.
 func (c *call) fits(param string, ids []int64) error {
-	if most := c.model.Decoder.Context(); len(ids) >= most {
+	if len(ids) == 0 {
+		return refuse(param, "it has no tokens: want a text")
+	}
+	if most := c.model.Batcher.Context(); len(ids) >= most {
 		return &refusal{param: param, code: "context_length_exceeded", text: fmt.Sprintf("it has %d tokens, and the model takes %d, with the answer", len(ids), most)}
 	}
 	return nil
@@ -164,11 +190,12 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 		}
 		mask = func() (func([]int64, []bool), error) { return c.behindThoughts(schema, opened) }
 	}
-	if err := c.over(); err != nil {
-		return nil, err
+	var ids []int64
+	err = c.reading("messages", len(prompt), func() { ids = c.model.Decoder.Tokenizer.EncodePart(prompt) })
+	if err == nil {
+		err = c.fits("messages", ids)
 	}
-	ids := c.model.Decoder.Tokenizer.EncodePart(prompt)
-	if err := c.fits("messages", ids); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	var tools map[string]bool
@@ -180,7 +207,7 @@ func (c *call) chatChoices(q *chatRequest) (choices []*choice, err error) {
 	}
 	for i := range q.answers {
 		p := newParts(c.model.Decoder.Tokenizer, &c.model.form, q.stop, tools)
-		p.once = q.once
+		p.once, p.bound = q.once, q.schema != nil
 		if opened && !q.forced {
 			p.room, p.trim = inThought, true
 		}

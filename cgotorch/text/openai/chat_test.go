@@ -155,6 +155,7 @@ func TestChat_Refused(t *testing.T) {
 		{`{"model": "tiny", "stop": ["a", ""], ` + message + `}`, 400, "stop", "empty"},
 		{`{"model": "tiny", "stop": [1], ` + message + `}`, 400, "stop[0]", "want a text"},
 		{`{"model": "tiny", "logit_bias": {"300": 1}, ` + message + `}`, 400, "logit_bias.300", "0 to 257"},
+		{`{"model": "tiny", "logit_bias": {"05": 1}, ` + message + `}`, 400, "logit_bias.05", "0 to 257"},
 		{`{"model": "tiny", "logit_bias": {"a": 1}, ` + message + `}`, 400, "logit_bias.a", "token"},
 		{`{"model": "tiny", "top_logprobs": 2, ` + message + `}`, 400, "top_logprobs", "needs logprobs"},
 		{`{"model": "tiny", "stream_options": {}, ` + message + `}`, 400, "stream_options", "needs stream"},

@@ -73,12 +73,28 @@ func (a *chatAnswer) response(object string, choices ...chatChoice) chatResponse
 	return chatResponse{ID: a.id, Object: object, Created: a.created, Model: a.c.model.Name, Choices: choices}
 }
 
-// logProbs returns those of a token of the content.
-func (a *chatAnswer) logProbs(g grown) []logProb {
-	if !a.q.logProbs || g.in != inContent || g.token.Reason == "stop" {
+// logProbs returns those of tokens of the content. Those of a call wait until it is content or not.
+func (a *chatAnswer) logProbs(g grown) (list []logProb) {
+	if !a.q.logProbs {
 		return nil
 	}
-	return []logProb{logProbOf(a.c.model.Decoder.Tokenizer, g.token)}
+	if g.token.Reason != "stop" {
+		switch one := logProbOf(a.c.model.Decoder.Tokenizer, g.token); g.in {
+		case inContent:
+			list = []logProb{one}
+		case inCall:
+			g.held = append(g.held, one)
+		}
+	}
+	for _, p := range g.parts {
+		if p.room == inContent {
+			list = append(g.held, list...)
+		}
+		if p.room != inThought {
+			g.held = nil
+		}
+	}
+	return list
 }
 
 // whole writes the answers when all have ended.

@@ -61,14 +61,15 @@ func (c *call) prompts() (prompts [][]int64, texts []string) {
 	t := c.model.Decoder.Tokenizer
 	list, err := c.inputs("prompt", c.h.o.Choices, int64(t.Size()))
 	c.in.keep(err)
+	c.in.keep(c.over())
 	for _, one := range list {
-		if err := c.over(); err != nil {
-			c.in.keep(err)
+		if one.ids == nil && c.in.err == nil {
+			c.in.keep(c.reading("prompt", len(one.text), func() { one.ids = t.Encode(one.text) }))
+		}
+		if c.in.err != nil {
 			break
 		}
-		if one.ids == nil {
-			one.ids = t.Encode(one.text)
-		} else {
+		if one.text == "" {
 			one.text = t.Decode(one.ids)
 		}
 		prompts, texts = append(prompts, one.ids), append(texts, one.text)

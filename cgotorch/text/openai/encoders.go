@@ -5,9 +5,12 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // embedding is a vector in a response.
@@ -19,7 +22,7 @@ type embedding struct {
 
 // embeddings answers with vectors of texts.
 func (c *call) embeddings() error {
-	if err := c.encodes(); err != nil {
+	if err := c.encodes(false); err != nil {
 		return err
 	}
 	in, encoding, dimensions, truncate, user := c.in, "float", 0, false, ""
@@ -39,6 +42,9 @@ func (c *call) embeddings() error {
 		return err
 	}
 	vectors, err := c.model.Encoder.EmbedTokens(c.r.Context(), ids)
+	if errors.Is(err, cgotorch.ErrInvalidArgument) {
+		return refuse("input", "%v", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -71,12 +77,13 @@ func (c *call) embeddings() error {
 // refused, unless it may be cut.
 func (c *call) encoderTokens(list []input, truncate bool) (ids [][]int64, tokens int, err error) {
 	for i, one := range list {
-		if err := c.over(); err != nil {
-			return nil, 0, err
-		}
 		if one.ids == nil {
 			cut := 0
-			if one.ids, cut = c.model.Encoder.Tokens(one.text); cut > 0 && !truncate {
+			err := c.reading(fmt.Sprintf("input[%d]", i), len(one.text), func() { one.ids, cut = c.model.Encoder.Tokens(one.text) })
+			if err != nil {
+				return nil, 0, err
+			}
+			if cut > 0 && !truncate {
 				return nil, 0, &refusal{param: fmt.Sprintf("input[%d]", i), code: "context_length_exceeded", text: fmt.Sprintf(
 					"it has %d tokens, and the model takes %d: divide it, or send truncate: true", len(one.ids)+cut, len(one.ids))}
 			}
@@ -121,7 +128,7 @@ type ranked struct {
 
 // rerank answers with the scores of texts for a query, the best first.
 func (c *call) rerank() error {
-	if err := c.encodes(); err != nil {
+	if err := c.encodes(true); err != nil {
 		return err
 	}
 	in, query, most, longest, returned := c.in, "", c.h.o.Texts, math.MaxInt32, false
@@ -138,15 +145,7 @@ func (c *call) rerank() error {
 	if err := in.done(); err != nil {
 		return err
 	}
-	for i := 0; longest < math.MaxInt32 && i < len(texts); i++ {
-		if ids, _ := c.model.Encoder.Tokens(texts[i]); len(ids) > longest {
-			return refuse("max_tokens_per_doc", "is %d, and documents[%d] has more: cut it, or leave the field out", longest, i)
-		}
-	}
-	scores, err := c.model.Encoder.Rank(c.r.Context(), query, texts)
-	if err == nil {
-		err = finite(scores)
-	}
+	scores, err := c.scores(query, texts, longest)
 	if err != nil {
 		return err
 	}
@@ -159,6 +158,35 @@ func (c *call) rerank() error {
 	}
 	slices.SortStableFunc(out, func(a, b ranked) int { return cmp.Compare(b.Score, a.Score) })
 	return c.reply(map[string]any{"id": newID("rerank-"), "object": "list", "model": c.model.Name, "results": out[:min(most, len(out))]})
+}
+
+// scores returns those of texts for a query. None may have more tokens than `longest`.
+func (c *call) scores(query string, texts []string, longest int) (scores []float32, err error) {
+	e := c.model.Encoder
+	size := len(query)
+	for _, text := range texts {
+		size = max(size, len(query)+len(text))
+	}
+	over := c.reading("documents", size, func() {
+		// A longer query would leave the texts no room, and be read again for each.
+		if ids, cut := e.Tokens(query); cut > 0 {
+			err = &refusal{param: "query", code: "context_length_exceeded", text: fmt.Sprintf("it has %d tokens, and the model takes %d, with a text", len(ids)+cut, len(ids))}
+			return
+		}
+		for i := 0; longest < math.MaxInt32 && i < len(texts) && c.over() == nil; i++ {
+			if ids, _ := e.Tokens(texts[i]); len(ids) > longest {
+				err = refuse("max_tokens_per_doc", "is %d, and documents[%d] has more: cut it, or leave the field out", longest, i)
+				return
+			}
+		}
+		if scores, err = e.Rank(c.r.Context(), query, texts); err == nil {
+			err = finite(scores)
+		}
+	})
+	if over != nil {
+		return nil, over
+	}
+	return scores, err
 }
 
 // documents takes the texts to rank: texts, or objects with a text.
@@ -179,7 +207,7 @@ func documents(in *fields, most int) (texts []string) {
 			if !f.text("text", &text) {
 				f.refuse("text", "it is missing")
 			}
-			in.keep(f.done())
+			in.within(f)
 		}
 		texts = append(texts, text)
 	}

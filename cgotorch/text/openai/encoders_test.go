@@ -114,15 +114,16 @@ func TestRerank(t *testing.T) {
 		}
 	}
 	for body, text := range map[string]string{
-		`{"model": "bert", "query": "a", "documents": ["b"]}`:                        "call Embed",
-		`{"model": "ranks", "documents": ["b"]}`:                                     "query",
-		`{"model": "ranks", "query": "a"}`:                                           "documents",
-		`{"model": "ranks", "query": "a", "documents": []}`:                          "documents",
-		`{"model": "ranks", "query": "a", "documents": [1]}`:                         "documents[0]",
-		`{"model": "ranks", "query": "a", "documents": [{"title": "a"}]}`:            "documents[0]",
-		`{"model": "ranks", "query": "a", "documents": ["a","a","a","a","a"]}`:       "more than 4",
-		`{"model": "ranks", "query": "a", "documents": ["a"], "rank_fields": ["a"]}`: "rank_fields",
-		`{"model": "ranks", "query": "a", "documents": ["a"], "top_n": 0}`:           "top_n",
+		`{"model": "bert", "query": "a", "documents": ["b"]}`:                                         "/v1/embeddings",
+		`{"model": "ranks", "documents": ["b"]}`:                                                      "query",
+		`{"model": "ranks", "query": "` + strings.Repeat("the tide ", 400) + `", "documents": ["b"]}`: "query: it has",
+		`{"model": "ranks", "query": "a"}`:                                                            "documents",
+		`{"model": "ranks", "query": "a", "documents": []}`:                                           "documents",
+		`{"model": "ranks", "query": "a", "documents": [1]}`:                                          "documents[0]",
+		`{"model": "ranks", "query": "a", "documents": [{"title": "a"}]}`:                             "documents[0]",
+		`{"model": "ranks", "query": "a", "documents": ["a","a","a","a","a"]}`:                        "more than 4",
+		`{"model": "ranks", "query": "a", "documents": ["a"], "rank_fields": ["a"]}`:                  "rank_fields",
+		`{"model": "ranks", "query": "a", "documents": ["a"], "top_n": 0}`:                            "top_n",
 	} {
 		if status, got := s.post("/v1/rerank", body); status != http.StatusBadRequest || !strings.Contains(got, text) {
 			t.Errorf("%s: %d %s", body, status, got)
@@ -138,9 +139,9 @@ func TestEmbeddings_Refused(t *testing.T) {
 		{`{"model": "bert", "input": "` + long + `"}`, "tokens, and the model takes"},
 		{`{"model": "bert"}`, "want a text"}, {`{"model": "bert", "input": []}`, "want a text"}, {`{"model": "bert", "input": 5}`, "want a list"},
 		{`{"model": "bert", "input": [[1], "a", 5]}`, "input[2]"}, {`{"model": "bert", "input": [null]}`, "input[0]"}, {`{"model": "bert", "input": [1, null]}`, "want a text or a list of tokens"},
-		{`{"model": "bert", "input": [[]]}`, "no tokens"}, {`{"model": "bert", "input": ["a", "a", "a", "a"]}`, "more than 3"}, {`{"model": "bert", "input": [99999]}`, "ids"},
+		{`{"model": "bert", "input": [[]]}`, "input: text: EmbedTokens: text 0: it has no tokens"}, {`{"model": "bert", "input": ["a", "a", "a", "a"]}`, "more than 3"}, {`{"model": "bert", "input": [99999]}`, `"param":"input"`},
 		{`{"model": "bert", "input": "a", "dimensions": 4096}`, "dimensions"}, {`{"model": "bert", "input": "a", "encoding_format": "int8"}`, "encoding_format"},
-		{`{"model": "ranks", "input": "a"}`, "call Rank"}, {`{"model": "bert", "input": "a", "colour": 1}`, "colour"},
+		{`{"model": "ranks", "input": "a"}`, "/v1/rerank"}, {`{"model": "bert", "input": "a", "colour": 1}`, "colour"},
 	} {
 		if status, got := s.post("/v1/embeddings", c.body); status != http.StatusBadRequest || !strings.Contains(got, c.text) {
 			t.Errorf("%.60s: %d %.200s; want %q", c.body, status, got, c.text)

@@ -8,6 +8,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
@@ -23,14 +26,71 @@ type fields struct {
 // newFields reads an object, which stands at a place of the request. It fails with a [refusal].
 func newFields(at string, text []byte) (*fields, error) {
 	f := &fields{at: at}
+	commas := bodies.Commas(text)
+	if commas >= mostFields {
+		return nil, refuse(at, "it has more than %d fields", mostFields)
+	}
 	if err := json.Unmarshal(text, &f.all); err != nil || f.all == nil {
 		if !json.Valid(text) {
 			return nil, refuse(at, "the request is no JSON: %v", json.Unmarshal(text, new(any)))
 		}
 		return nil, refuse(at, "want an object, got %s", short(text))
 	}
+	if len(f.all) <= commas && commas > 0 {
+		return nil, refuse(f.path(twice(text)), "it is there twice: send it once")
+	}
 	maps.DeleteFunc(f.all, func(_ string, raw json.RawMessage) bool { return string(raw) == "null" })
 	return f, nil
+}
+
+// twice returns the first name that an object has twice.
+func twice(object []byte) string {
+	seen, in, value := map[string]bool{}, json.NewDecoder(bytes.NewReader(object)), json.RawMessage(nil)
+	for _, _ = in.Token(); in.More(); { // behind the brace
+		token, _ := in.Token()
+		name, _ := token.(string)
+		if seen[name] || in.Decode(&value) != nil {
+			return name
+		}
+		seen[name] = true
+	}
+	return ""
+}
+
+// wellFormed refuses text that JSON cannot tell, and that a decoder would change in silence: bytes
+// that are not UTF-8, and halves of characters of two \u each.
+func wellFormed(text []byte) error {
+	if !utf8.Valid(text) {
+		return refuse("", "the request is not UTF-8: send its text in UTF-8")
+	}
+	half := func(i int) rune { // the unit at i, or 0
+		if i+6 > len(text) || text[i] != '\\' || text[i+1] != 'u' {
+			return 0
+		}
+		unit, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 16) // what is wrong is no JSON
+		return rune(unit)
+	}
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		if unit := half(i); !utf16.IsSurrogate(unit) {
+			i++ // the next character is quoted
+		} else if utf16.DecodeRune(unit, half(i+6)) == utf8.RuneError {
+			return refuse("", `the request has half of a character, %s: send both halves, or none`, text[i:i+6])
+		} else {
+			i += 11
+		}
+	}
+	return nil
+}
+
+// clipped returns the beginning of a text that a client has sent.
+func clipped(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // short returns the beginning of a JSON value.
@@ -190,6 +250,9 @@ func (f *fields) object(name string) *fields {
 	f.keep(err)
 	return inner
 }
+
+// within refuses what is wrong in an object of a field.
+func (f *fields) within(inner *fields) { f.keep(inner.done()) }
 
 // ignore takes fields that do not change an answer.
 func (f *fields) ignore(names ...string) {

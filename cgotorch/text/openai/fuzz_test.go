@@ -7,15 +7,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/must"
 )
 
 // Any body is answered or refused, quickly, and never by a failure of the server. Answers are of
-// few tokens here.
+// few tokens here, because an input that takes a second counts as one that hangs.
 func FuzzBody(f *testing.F) {
 	h := NewHandler(Options{Choices: 4, Texts: 8})
-	m := decoderOf(f, "tiny", writeModel(f, template, "<think>", "</think>", "<tool_call>", "</tool_call>"), text.BatcherOptions{})
-	for _, one := range []Model{m, encoderOf(f, "bert", "bert"), encoderOf(f, "ranks", "cross-bert")} {
+	m := must.Get(text.Open(cgotorch.CPU, writeModel(f, template, "<think>", "</think>", "<tool_call>", "</tool_call>"), text.Options{RandomWeights: 5, Context: 768, CacheTokens: 4096}))(f)
+	f.Cleanup(func() { must.Do(f, m.Close()) })
+	b := must.Get(m.NewBatcher(text.BatcherOptions{}))(f)
+	f.Cleanup(func() { must.Do(f, b.Close()) })
+	for _, one := range []Model{{Name: "tiny", Decoder: m, Batcher: b}, encoderOf(f, "bert", "bert"), encoderOf(f, "ranks", "cross-bert")} {
 		if err := h.Add(one); err != nil {
 			f.Fatal(err)
 		}

@@ -34,11 +34,13 @@ type Options struct {
 	// pass.
 	Token string
 
-	MaxBody  int64 // most bytes of a request's body, inflated; 0 means 16 MiB
-	Memory   int64 // bytes of all bodies and of what they become; 0 means 1 GiB, at least 4 times MaxBody
-	Requests int   // most requests at the same time; one beyond has the status 429 at once; 0 means 4096
-	Choices  int   // most answers to one request, as n asks for them; 0 means 64
-	Texts    int   // most texts of one request, to embed or to rank; 0 means 2048
+	MaxBody int64 // most bytes of a request's body, inflated; 0 means 16 MiB
+	// Memory is the bytes of all bodies and of what they become, and as many again of texts that
+	// become tokens, which wait for each other. 0 means 1 GiB, at least 4 times MaxBody.
+	Memory   int64
+	Requests int // most requests at the same time; one beyond has the status 429 at once; 0 means 4096
+	Choices  int // most answers to one request, as n asks for them; 0 means 64
+	Texts    int // most texts of one request, to embed or to rank; 0 means 2048
 
 	// Stall is the longest time for which a client may take nothing of an answer. The answer then
 	// ends. 0 means 30 seconds.
@@ -72,6 +74,7 @@ type Model struct {
 type Handler struct {
 	o      Options
 	bodies bodies.Bound
+	texts  *turns // that become tokens
 	routes *http.ServeMux
 
 	mu       sync.Mutex
@@ -92,6 +95,7 @@ type served struct {
 	Model
 	since time.Time
 	form  form
+	ranks bool           // the Encoder makes scores of pairs
 	under sync.WaitGroup // requests under way
 }
 
@@ -104,12 +108,16 @@ type served struct {
 //	GET  /v1/models            the models; /v1/models/NAME has one
 //
 // A failure has the status of OpenAI, and an object "error" with a message, the type and the field.
+// The name of a special token in a message becomes that token, as transformers has it: who lets
+// strangers write messages takes such names out. The http.Server's ReadTimeout bounds the time in
+// which a body may come.
 func NewHandler(o Options) *Handler {
 	o.MaxBody = cmp.Or(o.MaxBody, 16<<20)
 	o.Memory = cmp.Or(o.Memory, max(1<<30, 4*o.MaxBody))
 	o.Requests, o.Choices, o.Texts = cmp.Or(o.Requests, 4096), cmp.Or(o.Choices, 64), cmp.Or(o.Texts, 2048)
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	h := &Handler{o: o, routes: http.NewServeMux(), models: map[string]*served{}, requests: map[series]int64{}, took: map[series]*metrics.Histogram{}}
+	h.texts = newTurns(o.Memory)
 	h.bodies = bodies.Bound{Most: o.MaxBody, All: o.Memory + 1} // a body of unknown size needs a byte more, to see its end
 	for path, answer := range map[string]func(c *call) error{
 		"/v1/chat/completions": (*call).chat, "/v1/completions": (*call).completion, "/v1/embeddings": (*call).embeddings,
@@ -151,6 +159,9 @@ func (h *Handler) Add(m Model) error {
 		return refuse("the Decoder has no tokenizer")
 	case decodes:
 		s.form = formOf(m.Decoder.Tokenizer)
+	default:
+		_, err := m.Encoder.Rank(context.Background(), "", nil) // it computes nothing
+		s.ranks = !errors.Is(err, cgotorch.ErrInvalidArgument)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -308,7 +319,7 @@ func statusOf(ctx context.Context, err error) int {
 		return http.StatusServiceUnavailable
 	case is(bodies.ErrTooLarge):
 		return http.StatusRequestEntityTooLarge
-	case is(cgotorch.ErrInvalidArgument):
+	case is(cgotorch.ErrInvalidArgument) && !is(serve.ErrModel):
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
 
 // input is a text, or tokens.
@@ -23,6 +25,9 @@ func startsNumber(list json.RawMessage) bool {
 func (c *call) inputs(name string, most int, size int64) (list []input, err error) {
 	raw := c.in.take(name)
 	tokens := func(at string, raw json.RawMessage) (in input, err error) {
+		if bodies.Commas(raw) >= mostTokens {
+			return in, refuse(at, "it has more than %d tokens", mostTokens)
+		}
 		in.ids = []int64{}
 		if bytes.Contains(raw, []byte("null")) || json.Unmarshal(raw, &in.ids) != nil { // a null would become 0
 			return in, refuse(at, "want a text or a list of tokens, got %s", short(raw))

@@ -1,6 +1,10 @@
 package openai
 
 import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
@@ -51,13 +55,26 @@ type listedLogProbs struct {
 	at int
 }
 
+// name returns the text of a token. Where that is no whole character, it tells the bytes as OpenAI
+// does, so that two tokens have two names.
+func (p *tokenProb) name() string {
+	if !strings.ContainsRune(p.Token, utf8.RuneError) {
+		return p.Token
+	}
+	name := "bytes:"
+	for _, b := range p.Bytes {
+		name += fmt.Sprintf(`\x%02x`, b)
+	}
+	return name
+}
+
 func (l *listedLogProbs) add(t *tokenizer.Tokenizer, token text.Token, grown string) {
 	p := logProbOf(t, token)
 	top := map[string]float64{}
 	for _, other := range p.Top {
-		top[other.Token] = other.LogProb
+		top[other.name()] = other.LogProb
 	}
-	l.Tokens, l.Own, l.Top, l.Offsets = append(l.Tokens, p.Token), append(l.Own, p.LogProb), append(l.Top, top), append(l.Offsets, l.at)
+	l.Tokens, l.Own, l.Top, l.Offsets = append(l.Tokens, p.name()), append(l.Own, p.LogProb), append(l.Top, top), append(l.Offsets, l.at)
 	l.at += len(grown)
 }
 

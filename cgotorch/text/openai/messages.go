@@ -1,9 +1,12 @@
 package openai
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
@@ -38,7 +41,11 @@ func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message,
 	if !f.choice("role", &m.Role, "system", "developer", "user", "assistant", "tool") {
 		f.refuse("role", "it is missing: want system, developer, user, assistant or tool")
 	}
+	given := f.all["content"] != nil
 	m.Content = content(f)
+	if !given && m.Role != "assistant" {
+		f.refuse("content", "it is missing")
+	}
 	f.text("name", &m.Name)
 	switch m.Role {
 	case "developer":
@@ -50,12 +57,14 @@ func (c *call) message(f *fields, names map[string]string) (m tokenizer.Message,
 		if refusal := ""; f.text("refusal", &refusal) && m.Content == "" {
 			m.Content = refusal
 		}
-		m.ToolCalls = toolCalls(f, names)
+		c.weigh(f.all["tool_calls"])
+		m.ToolCalls = toolCalls(f, c.model.form.kind, names)
 		f.ignore("annotations", "parsed") // what clients add to an answer, which comes back in the history
 		f.neutral("audio")
 		f.neutral("function_call")
 	case "tool":
 		f.text("tool_call_id", &m.ToolCallID)
+		m.ToolCallID = callID(c.model.form.kind, m.ToolCallID)
 		if m.Name == "" {
 			m.Name = names[m.ToolCallID] // some templates write it
 		}
@@ -104,8 +113,19 @@ type toolCall struct {
 	} `json:"function"`
 }
 
+// callID returns the id of a call as templates take it. Those of Mistral refuse ids of other
+// servers.
+func callID(kind formKind, id string) string {
+	other := func(c rune) bool { return c > 'z' || !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+	if kind != mistral || id == "" || len(id) == 9 && !strings.ContainsFunc(id, other) {
+		return id
+	}
+	hash := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(hash[:])[:9]
+}
+
 // toolCalls takes the calls of an assistant's message, whose arguments are texts that hold objects.
-func toolCalls(f *fields, names map[string]string) json.RawMessage {
+func toolCalls(f *fields, kind formKind, names map[string]string) json.RawMessage {
 	var calls []toolCall
 	for i, raw := range f.list("tool_calls", mostMessages) {
 		in, err := newFields(fmt.Sprintf("%s[%d]", f.path("tool_calls"), i), raw)
@@ -115,6 +135,7 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 		}
 		call := toolCall{Type: "function"}
 		in.text("id", &call.ID)
+		call.ID = callID(kind, call.ID)
 		in.choice("type", &call.Type, "function")
 		in.ignore("index")
 		if function := in.object("function"); function != nil {
@@ -124,16 +145,15 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 			}
 			function.text("arguments", &arguments)
 			function.ignore("parsed_arguments") // of Python's client
-			if call.Function.Arguments = json.RawMessage(arguments); function.err == nil {
-				if _, err := newFields(function.path("arguments"), call.Function.Arguments); err != nil {
-					function.refuse("arguments", "want a text that is a JSON object, got %s", short(call.Function.Arguments))
-				}
+			made, ok := functionOf(call.Function.Name, arguments)
+			if call.Function.Arguments = json.RawMessage(made.arguments); !ok {
+				function.refuse("arguments", "want a text that is a JSON object, got %s", short([]byte(arguments)))
 			}
-			in.keep(function.done())
+			in.within(function)
 		} else {
 			in.refuse("function", "it is missing")
 		}
-		if f.keep(in.done()); f.err != nil {
+		if f.within(in); f.err != nil {
 			return nil
 		}
 		names[call.ID] = call.Function.Name
@@ -141,6 +161,9 @@ func toolCalls(f *fields, names map[string]string) json.RawMessage {
 	}
 	if calls == nil {
 		return nil
+	}
+	if len(calls) > 1 {
+		delete(names, "") // a result without an id may be of any of them
 	}
 	text, err := json.Marshal(calls)
 	f.keep(err)

@@ -11,8 +11,8 @@ type modelInfo struct {
 
 func (s *served) info() modelInfo {
 	i := modelInfo{ID: s.Name, Object: "model", Created: s.since.Unix(), Owner: "streamtorch"}
-	if s.Decoder != nil {
-		i.Context = s.Decoder.Context()
+	if s.Batcher != nil {
+		i.Context = s.Batcher.Context()
 	}
 	return i
 }

@@ -26,7 +26,8 @@ type part struct {
 }
 
 // parts divides an answer, token by token, into content, thoughts and calls of functions. Content
-// ends before the first stop. A call that cannot be read stays content, so that nothing is lost.
+// ends before the first stop, and any part before a special token whose name is one. A call that
+// cannot be read stays content, so that nothing is lost.
 type parts struct {
 	form    *form
 	tools   map[string]bool // functions that may be called; nil means that calls are content
@@ -38,8 +39,11 @@ type parts struct {
 	named   string          // the function whose arguments are kept; "" if the text names it
 	once    bool            // the answer ends behind its first call
 	forced  bool            // the answer is the object of a call
+	bound   bool            // content is one JSON value: what comes before it is thoughts
+	ends    map[int64]bool  // special tokens whose names are stops: they have no text to look in
 	begun   bool            // content has come
 	trim    bool            // whitespace that comes next separates parts
+	turned  bool            // the last token was a mark
 	calls   int
 	stopped bool
 	out     []part
@@ -50,18 +54,37 @@ func newParts(t *tokenizer.Tokenizer, f *form, stop []string, tools map[string]b
 	if f.kind == harmony {
 		p.room = inHeader
 	}
+	for _, name := range stop {
+		if len(name) > longestMark {
+			continue
+		}
+		if id, ok := idOf(t, name); ok && t.Decode([]int64{id}) == "" {
+			if p.ends == nil {
+				p.ends = map[int64]bool{}
+			}
+			p.ends[id] = true
+		}
+	}
 	return p
 }
 
+// longestMark is more than the names of special tokens have.
+const longestMark = 256
+
 // add takes a token, and returns what the answer grows by.
 func (p *parts) add(id int64) []part {
+	if p.ends[id] {
+		out := p.end()
+		p.stopped = true
+		return out
+	}
 	mark := p.form.marks[id]
-	if mark == "" {
+	if p.turned = false; mark == "" {
 		p.grow(p.stream.Add(id))
 		return p.take()
 	}
 	p.grow(p.stream.Flush())
-	if !p.turn(mark) {
+	if p.turned = p.turn(mark); !p.turned {
 		p.grow(p.stream.Add(id)) // a special token adds nothing
 	}
 	return p.take()
@@ -195,22 +218,23 @@ func (p *parts) harmony(mark string) bool {
 		case called && p.tools[name]:
 			p.flush()
 			p.room, p.named, p.open = inCall, name, messageMark
-		case strings.HasPrefix(channel, "final"), strings.HasPrefix(channel, "commentary") && !strings.Contains(header, "to="):
+		case strings.HasPrefix(channel, "final"), strings.HasPrefix(channel, "commentary") && !strings.Contains(header, "to=") && !p.bound:
 			p.room = inContent
 		default:
 			p.room = inThought
 		}
-	case mark == startMark && p.room != inHeader, mark == endMark, mark == functionMark, mark == returnMark:
-		if p.room == inCall {
+	case mark == startMark, mark == endMark, mark == functionMark, mark == returnMark:
+		switch p.room {
+		case inCall:
 			p.called()
+		case inHeader: // of no message
+			p.addTo(inThought, p.keep())
 		}
 		p.flush()
 		p.kept.Reset()
 		p.room = inHeader
 	case p.room == inHeader:
-		if mark != startMark {
-			p.kept.WriteString(mark)
-		}
+		p.kept.WriteString(mark)
 	default:
 		return false
 	}

@@ -59,6 +59,9 @@ func TestParts(t *testing.T) {
 		{gpt, "<|channel|>commentary<|message|>I look<|end|><|start|>assistant<|channel|>commentary to=functions.g<|message|>{}<|call|>", `C:I lookF:g{}`, false},
 		{gpt, "<|channel|>commentary to=functions.h<|message|>{}<|call|>", `T:{}`, false},
 		{gpt, "<|channel|>commentary to=functions.f<|message|>{<|call|>", `C:{`, false},
+		{gpt, "well<|end|><|start|>assistant<|channel|>final<|message|>yes", "T:wellC:yes", false},
+		{gpt, "well<|start|>assistant<|channel|>final<|message|>yes", "T:wellC:yes", false},
+		{gpt, "<|channel|>final yes<|return|>", "T:<|channel|>final yes", false},
 		{gpt, "<|channel|>analy", `T:<|channel|>analy`, false},
 	} {
 		tok := tokenizerOf(t, c.marks...)

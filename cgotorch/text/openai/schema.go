@@ -33,9 +33,9 @@ func (c *call) responseFormat() (schema json.RawMessage) {
 		if schema = inner.take("schema"); schema == nil {
 			inner.refuse("schema", "it is missing")
 		}
-		f.keep(inner.done())
+		f.within(inner)
 	}
-	c.in.keep(f.done())
+	c.in.within(f)
 	return schema
 }
 
@@ -68,7 +68,9 @@ func (c *call) mask(schema *text.Schema, from func(answer []int64) int) (func(an
 			allowed[i] = true
 		}
 		for _, id := range ends {
-			allowed[id] = false
+			if id >= 0 && id < int64(len(allowed)) { // a folder may name one that the model lacks
+				allowed[id] = false
+			}
 		}
 	}, nil
 }
@@ -82,7 +84,7 @@ func (c *call) behindThoughts(schema *text.Schema, opened bool) (func(answer []i
 		return mask, err
 	}
 	return func(answer []int64, allowed []bool) {
-		if mask(answer, allowed); len(answer) == 0 {
+		if mask(answer, allowed); len(answer) == 0 && f.ids[thinkMark] < int64(len(allowed)) {
 			allowed[f.ids[thinkMark]] = true
 		}
 	}, nil

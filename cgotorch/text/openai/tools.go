@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // mostTools bounds the functions of a request.
@@ -20,6 +21,7 @@ type tool struct {
 // list of those that the model may call. With `forced` it must call one of them.
 func (c *call) tools() (raw json.RawMessage, list []tool, forced bool) {
 	raw = c.in.all["tools"]
+	c.weigh(raw)
 	for i, one := range c.in.list("tools", mostTools) {
 		f, err := newFields(fmt.Sprintf("tools[%d]", i), one)
 		if err != nil {
@@ -34,20 +36,36 @@ func (c *call) tools() (raw json.RawMessage, list []tool, forced bool) {
 			if !function.text("name", &t.name) || t.name == "" {
 				function.refuse("name", "it is missing")
 			}
+			t.check(function, list)
 			function.text("description", &text)
 			t.parameters = function.take("parameters")
 			function.ignore("strict") // it binds with tool_choice alone
-			f.keep(function.done())
+			f.within(function)
 		} else {
 			f.refuse("function", "it is missing")
 		}
-		c.in.keep(f.done())
+		c.in.within(f)
 		list = append(list, t)
 	}
 	if len(list) == 0 {
 		raw = nil
 	}
 	return c.toolChoice(raw, list)
+}
+
+// check refuses a name that answers could not tell from the text around it, and one that another
+// function has.
+func (t tool) check(function *fields, list []tool) {
+	if strings.ContainsFunc(t.name, func(c rune) bool {
+		return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("_-.:/", c)
+	}) {
+		function.refuse("name", "is %q: want letters, digits and any of _-.:/ alone", t.name)
+	}
+	for i, other := range list {
+		if other.name == t.name {
+			function.refuse("name", "is %q, as that of tools[%d]: give each function a name of its own", t.name, i)
+		}
+	}
 }
 
 // toolChoice takes tool_choice. It returns what [call.tools] returns.
@@ -58,9 +76,9 @@ func (c *call) toolChoice(raw json.RawMessage, list []tool) (_ json.RawMessage, 
 		f.choice("type", &kind, "function")
 		if function := f.object("function"); function != nil {
 			function.text("name", &name)
-			f.keep(function.done())
+			f.within(function)
 		}
-		c.in.keep(f.done())
+		c.in.within(f)
 		for _, t := range list {
 			if t.name == name {
 				list, forced = []tool{t}, true
@@ -90,15 +108,28 @@ type forcedCall struct {
 	schema json.RawMessage
 }
 
+// arguments returns the schema of a function's arguments, which are an object always.
+func (t tool) arguments() (json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	var kind string
+	switch text := string(t.parameters); {
+	case t.parameters == nil:
+		return json.RawMessage(`{"type": "object", "properties": {}, "additionalProperties": false}`), nil
+	case text == "true" || json.Unmarshal(t.parameters, &fields) == nil && len(fields) == 0:
+		return json.RawMessage(`{"type": "object"}`), nil
+	case fields == nil:
+		return nil, fmt.Errorf("want the schema of an object, got %s", short(t.parameters))
+	case fields["type"] == nil:
+		return json.RawMessage(`{"type": "object", ` + text[1:]), nil
+	case json.Unmarshal(fields["type"], &kind) != nil || kind != "object":
+		return nil, fmt.Errorf(`the type is %s: want "object", because arguments are one`, short(fields["type"]))
+	}
+	return t.parameters, nil
+}
+
 // force returns the call of one of some functions. `opened` says that the prompt has begun
 // thoughts.
 func (c *call) force(list []tool, opened bool) (f forcedCall, err error) {
-	parameters := func(t tool) json.RawMessage {
-		if t.parameters == nil {
-			return json.RawMessage(`{"type": "object", "properties": {}, "additionalProperties": false}`)
-		}
-		return t.parameters
-	}
 	kind, field := c.model.form.kind, "arguments"
 	if kind == llama {
 		field = "parameters"
@@ -108,9 +139,16 @@ func (c *call) force(list []tool, opened bool) (f forcedCall, err error) {
 		f.begin = "\n" + thoughtMark + "\n\n" + f.begin
 	}
 	if len(list) == 1 {
-		f.name, f.schema = list[0].name, parameters(list[0])
+		if f.schema, err = list[0].arguments(); err != nil {
+			return f, refuse("tools", "function %q: parameters: %v", list[0].name, err)
+		}
+		f.name = list[0].name
 		if kind == harmony {
 			f.begin = channelMark + "commentary to=functions." + f.name + " " + constrainMark + "json" + messageMark
+			return f, nil
+		}
+		if _, newer := c.model.form.ids[argumentsMark]; kind == mistral && newer {
+			f.begin = strings.TrimSuffix(f.begin, "[") + f.name + argumentsMark
 			return f, nil
 		}
 		name, err := marshal(f.name)
@@ -122,12 +160,17 @@ func (c *call) force(list []tool, opened bool) (f forcedCall, err error) {
 	}
 	var branches []any
 	for i, t := range list {
-		if bytes.Contains(parameters(t), []byte(`"$ref"`)) { // it counts from the root of the function's schema
-			return f, refuse(fmt.Sprintf("tools[%d].function.parameters", i), `it has a $ref: name one function in tool_choice, or put the definition in its place`)
+		at := fmt.Sprintf("tools[%d].function.parameters", i)
+		parameters, err := t.arguments()
+		if err != nil {
+			return f, refuse(at, "%v", err)
+		}
+		if bytes.Contains(parameters, []byte(`"$ref"`)) { // it counts from the root of the function's schema
+			return f, refuse(at, `it has a $ref: name one function in tool_choice, or put the definition in its place`)
 		}
 		branches = append(branches, map[string]any{
 			"type": "object", "required": []string{"name", field}, "additionalProperties": false,
-			"properties": ordered{{"name", map[string]string{"const": t.name}}, {field, parameters(t)}},
+			"properties": ordered{{"name", map[string]string{"const": t.name}}, {field, parameters}},
 		})
 	}
 	f.schema, err = marshal(map[string]any{"anyOf": branches})
