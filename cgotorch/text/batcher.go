@@ -260,8 +260,8 @@ func (b *Batcher) submit(ctx context.Context, prompt []int64, o GenerateOptions)
 	return r, nil
 }
 
-// untouched returns how many requests wait that have not begun. Those that have given their pages up
-// count no more: the queue has let them in. The caller holds mu.
+// untouched returns how many requests wait that have not begun. Those that have given their pages
+// up count no more: the queue has let them in. The caller holds mu.
 func (b *Batcher) untouched() (n int) {
 	for _, r := range b.waiting {
 		if r.admitted == 0 {
