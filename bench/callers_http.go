@@ -30,6 +30,7 @@ func benchTextHTTP(c *config, emit func(row)) error {
 	if c.brief {
 		llama = maps.Clone(llamas["tiny"])
 	}
+	llama["eos_token_id"] = 0
 	r := &callersRun{c: c, emit: emit, cached: c.or(20_000, 300_000)}
 	var err error
 	if r.folder, err = configFolder(llama); err != nil {
@@ -60,16 +61,48 @@ func benchTextHTTP(c *config, emit func(row)) error {
 	go server.Serve(l) //nolint:errcheck // it ends with the Close below
 	defer server.Close()
 	r.note = fmt.Sprintf("bfloat16, random weights, streamed; client and server in one process; %s", c.settings())
-	return r.overHTTP(b, "http://"+l.Addr().String())
+	return errors.Join(r.overHTTP(b, "http://"+l.Addr().String()), r.bounded())
 }
 
-// writeTokenizer writes a tokenizer with a token for each byte, and others up to `size`.
+// bounded makes the row of what a schema adds to a token.
+func (r *callersRun) bounded() error {
+	conversation := r.m.NewConversation()
+	defer conversation.Close()
+	schema, err := text.CompileSchema([]byte(`{"type": "array", "minItems": 1000, "items": {"type": "string", "minLength": 20, "maxLength": 60}}`))
+	if err != nil {
+		return err
+	}
+	side := func(bound bool) side {
+		return func() (each float64, err error) {
+			o := text.GenerateOptions{Greedy: true}
+			if bound {
+				if o.Mask, err = r.m.SchemaMask(schema); err != nil {
+					return 0, err
+				}
+			}
+			_, each, err = answer(conversation, o, 100, r.c.or(4, 128))
+			return each, err
+		}
+	}
+	values, err := interleave(r.c.roundsOr(5), side(true), side(false))
+	if err != nil {
+		return err
+	}
+	r.emit(inTurns("text/http-8b/schema", values[0], "ms", "an answer without a schema", values[1], lower, "a token of a conversation, a list of strings; "+r.note))
+	return nil
+}
+
+// writeTokenizer writes a tokenizer with a token for each sign of ASCII, and others up to `size`.
 func writeTokenizer(folder string, size int) error {
 	vocab := map[string]int{}
 	for id := range size {
-		vocab[fmt.Sprintf("t%d", id)] = id
+		name := fmt.Sprintf("t%d", id)
+		if id > ' ' && id <= '~' {
+			name = string(rune(id))
+		}
+		vocab[name] = id
 	}
-	file, err := json.Marshal(map[string]any{"model": map[string]any{"type": "WordLevel", "vocab": vocab, "unk_token": "t0"}, "pre_tokenizer": map[string]string{"type": "Whitespace"}})
+	file, err := json.Marshal(map[string]any{"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}}, "decoder": map[string]string{"type": "ByteLevel"}})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(folder, "tokenizer.json"), file, 0o666)
 	}
