@@ -29,3 +29,22 @@ package jsonschema
 // one mask, whatever stands around it, and a list of exits: nodes of the vocabulary's trie at which
 // the value has ended. The mask of a state joins the masks of its frames, and walks on from the
 // exits with the states around. Counts of characters that no token can exhaust share a mask.
+
+// Note [Characters]
+//
+// A character of a string comes in several bytes, as UTF-8 or as an escape. The frame's part has
+// the bits so far. The character é has the bytes C3 and A9. Behind C3 the frame is at lexBytes1,
+// and its part is 3. A9 makes it the character 3<<6 | 0x29, which is E9.
+//
+// In a string without a pattern, all characters that begin with C3 lead to one place. The frame
+// takes this place behind C3, and is at lexRest1: the byte that is missing tells nothing. So one
+// frame stands for all 64 characters, and their masks are one.
+
+// Note [Numerals]
+//
+// A numeral compares its digits with the bounds while they come. Take the range from 12.5 to 130.
+// Behind "1" low and high are 0: the digits equal those of both bounds so far. Behind "13" low is
+// 1, because 3 is above 2, and high is still 0. The text may end there: it has fewer digits than
+// 130, so it is less. Behind "12" low is 0, and the text may not end, because the bound has a
+// fraction. Behind "12." and a digit, low compares it with 5. A longer whole part is always the
+// greater one.

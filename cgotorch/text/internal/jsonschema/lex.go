@@ -4,7 +4,7 @@ import "strings"
 
 // lex is the place of a frame within a string. The frame's part is the known beginning of a
 // character. If all characters with this beginning lead to one place, the frame goes there at once.
-// A rest follows then: bytes or digits that tell nothing.
+// A rest follows then: bytes or digits that tell nothing. See Note [Characters].
 type lex uint8
 
 const (

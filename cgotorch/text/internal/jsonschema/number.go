@@ -37,7 +37,7 @@ type numbers struct {
 }
 
 // numeral is a number of which some characters are written. It has all that the next ones depend
-// on.
+// on: see Note [Numerals].
 type numeral struct {
 	begun, negative bool
 	whole           int8 // digits before the point
