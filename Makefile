@@ -67,12 +67,12 @@ train-ddp: libraries ## the same on two ranks of the CPU; on GPUs start build/bi
 	@export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$${MASTER_PORT:-29500} OMP_NUM_THREADS=$$(( ($$(nproc) + 1) / 2 )); \
 		RANK=1 build/bin/train -device cpu $(ARGS) & other=$$!; RANK=0 build/bin/train -device cpu $(ARGS); status=$$?; wait $$other && exit $$status
 
-# The chat model is trained by `make chat` and `make serve`, the first of which needs it.
+# CHAT is the folder of the small chat model. make chat and make serve train it if it is missing.
 CHAT     ?= build/chat
 CHATTIME ?= 4m
 CHATTED = @go build -o build/bin/chat ./examples/chat && { [ -f '$(CHAT)/model.safetensors' ] || build/bin/chat -train -time $(CHATTIME) '$(CHAT)'; }
 
-serve: libraries ## serve the model of examples/serve/models, and that of make chat; LISTEN=localhost:8080 is the address, ARGS=... are flags
+serve: libraries ## serve the model of examples/serve/models, and that of make chat, which is trained first; LISTEN=localhost:8080 is the address, ARGS=... are flags
 	@go build -o build/bin/serve ./examples/serve
 	$(CHATTED)
 	@echo 'curl --data-binary @examples/serve/frog.jpg http://$(LISTEN)/v2/models/cifar10/classify'
