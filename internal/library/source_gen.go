@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "38177cbaaf1fcf2c11bf3ff38e439a7d42779efed07ccaa2c255d730b6423f72"
+const Source = "1596bfa43e428aecd0664e4303bec811732f062f04350ef3ae37e84bbe548a37"
