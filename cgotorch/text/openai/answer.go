@@ -240,6 +240,7 @@ func (o *choice) take(token text.Token) grown {
 	case o.parts.stopped:
 		o.reason = "stop"
 	case token.Reason != "":
+		o.parts.cut = token.Reason == "length"
 		g.parts = append(g.parts, o.parts.end()...)
 		o.reason = token.Reason
 		if o.parts.stopped {

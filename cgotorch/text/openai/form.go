@@ -117,12 +117,12 @@ func calledOf(raw json.RawMessage) (f functionCall, ok bool) {
 	if inner := ""; len(call.Arguments) > 0 && call.Arguments[0] == '"' && json.Unmarshal(call.Arguments, &inner) == nil {
 		call.Arguments = json.RawMessage(inner)
 	}
-	return functionOf(call.Name, string(call.Arguments))
+	return functionOf(call.Name, string(call.Arguments), true)
 }
 
-// functionOf checks that arguments are an object. Without any they are {}.
-func functionOf(name, arguments string) (functionCall, bool) {
-	if strings.TrimSpace(arguments) == "" {
+// functionOf checks that arguments are an object. Where there may be none, none are {}.
+func functionOf(name, arguments string, none bool) (functionCall, bool) {
+	if none && strings.TrimSpace(arguments) == "" {
 		arguments = "{}"
 	}
 	var object map[string]json.RawMessage
@@ -150,8 +150,9 @@ func callsOf(text string) (list []functionCall, ok bool) {
 	}
 }
 
-// mistralCalls reads a list of calls, or name[ARGS]{…} behind each mark.
-func mistralCalls(text string) (list []functionCall, ok bool) {
+// mistralCalls reads a list of calls, or name[ARGS]{…} behind each mark. With `none` there may be a
+// name alone.
+func mistralCalls(text string, none bool) (list []functionCall, ok bool) {
 	if strings.HasPrefix(strings.TrimSpace(text), "[") && !strings.HasPrefix(strings.TrimSpace(text), callsMark) {
 		var raws []json.RawMessage
 		if json.Unmarshal([]byte(text), &raws) != nil {
@@ -175,7 +176,7 @@ func mistralCalls(text string) (list []functionCall, ok bool) {
 			name, arguments = one[:at], one[at:]
 		}
 		name, _, _ = strings.Cut(name, callIDMark)
-		call, ok := functionOf(name, arguments)
+		call, ok := functionOf(name, arguments, none)
 		if !ok || call.name == "" {
 			return nil, false
 		}

@@ -145,7 +145,7 @@ func toolCalls(f *fields, kind formKind, names map[string]string) json.RawMessag
 			}
 			function.text("arguments", &arguments)
 			function.ignore("parsed_arguments") // of Python's client
-			made, ok := functionOf(call.Function.Name, arguments)
+			made, ok := functionOf(call.Function.Name, arguments, true)
 			if call.Function.Arguments = json.RawMessage(made.arguments); !ok {
 				function.refuse("arguments", "want a text that is a JSON object, got %s", short([]byte(arguments)))
 			}

@@ -46,6 +46,7 @@ type parts struct {
 	turned  bool            // the last token was a mark
 	calls   int
 	stopped bool
+	cut     bool // no token may follow, and the model has not ended the answer
 	out     []part
 }
 
@@ -255,14 +256,14 @@ func (p *parts) called() {
 	switch {
 	case p.named != "":
 		var call functionCall
-		if call, ok = functionOf(p.named, text); !ok && p.forced { // max_tokens has cut its arguments
+		if call, ok = functionOf(p.named, text, !p.cut); !ok && p.forced { // max_tokens has cut its arguments
 			p.calls++
 			p.out = append(p.out, part{room: inCall, call: functionCall{p.named, text}})
 			return
 		}
 		list = []functionCall{call}
 	case p.form.kind == mistral && !p.forced:
-		list, ok = mistralCalls(text)
+		list, ok = mistralCalls(text, !p.cut)
 	default:
 		list, ok = callsOf(text)
 	}

@@ -82,6 +82,40 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// A call that is cut before its arguments is none: the model has not said that there are none.
+func TestParts_Cut(t *testing.T) {
+	gpt := []string{"<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"}
+	for _, c := range []struct {
+		marks                []string
+		answer, ended, early string
+	}{
+		{[]string{"[TOOL_CALLS]", "[ARGS]"}, "[TOOL_CALLS]f", "F:f{}", "C:f"},
+		{[]string{"[TOOL_CALLS]", "[ARGS]"}, "[TOOL_CALLS]f[ARGS]", "F:f{}", "C:f[ARGS]"},
+		{gpt, "<|channel|>commentary to=functions.f<|message|>", "F:f{}", ""},
+	} {
+		tok := tokenizerOf(t, c.marks...)
+		f := formOf(tok)
+		for cut, want := range map[bool]string{false: c.ended, true: c.early} {
+			p := newParts(tok, &f, nil, map[string]bool{"f": true})
+			var list []part
+			for _, id := range tok.EncodePart(c.answer) {
+				list = append(list, p.add(id)...)
+			}
+			p.cut = cut
+			if got := told(append(list, p.end()...)); got != want {
+				t.Errorf("%q, cut %v: got %q, want %q", c.answer, cut, got, want)
+			}
+		}
+	}
+	tok := tokenizerOf(t, "<tool_call>", "</tool_call>")
+	f := formOf(tok)
+	p := newParts(tok, &f, nil, map[string]bool{"f": true})
+	p.force("f")
+	if p.cut = true; told(append(p.add(' '), p.end()...)) != "F:f " || p.stopped {
+		t.Error("a forced call that is cut before its arguments is told as whole")
+	}
+}
+
 // Random answers of marks and letters lose nothing but marks and the space between parts.
 func TestParts_Random(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
