@@ -189,30 +189,37 @@ func (r *callersRun) requests(n int, seed uint64) (all []textRequest) {
 // serveAll lets `callers` goroutines ask all requests, and returns the seconds that this took, and
 // the tokens of answers.
 func (r *callersRun) serveAll(b *text.Batcher, all []textRequest, callers int) (seconds float64, tokens int, err error) {
-	var next, made atomic.Int64
+	var made atomic.Int64
+	seconds, err = askAll(callers, len(all), func(_, i int) error {
+		when, err := served(context.Background(), b, all[i].prompt, all[i].most)
+		made.Add(int64(len(when)))
+		return err
+	})
+	return seconds, int(made.Load()), err
+}
+
+// askAll lets so many callers ask `count` requests. Each takes the next one when it has an answer,
+// and stops at its first error. It returns the seconds that this took.
+func askAll(callers, count int, ask func(caller, i int) error) (seconds float64, err error) {
+	var next atomic.Int64
 	var wg sync.WaitGroup
 	errs := make([]error, callers)
 	began := time.Now()
-	for i := range callers {
+	for caller := range callers {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for {
-				k := int(next.Add(1)) - 1
-				if k >= len(all) {
+			for errs[caller] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= count {
 					return
 				}
-				when, err := served(context.Background(), b, all[k].prompt, all[k].most)
-				made.Add(int64(len(when)))
-				if err != nil {
-					errs[i] = err
-					return
-				}
+				errs[caller] = ask(caller, i)
 			}
 		}()
 	}
 	wg.Wait()
-	return time.Since(began).Seconds(), int(made.Load()), errors.Join(errs...)
+	return time.Since(began).Seconds(), errors.Join(errs...)
 }
 
 // closed makes the rows of callers that ask again when they have an answer, and of requests that

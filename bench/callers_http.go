@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -172,27 +171,13 @@ func (r *callersRun) firstTokens(asked, inside func(context.Context, textRequest
 
 // rateOf lets n callers ask all requests, and returns the tokens a second.
 func rateOf(all []textRequest, n int, ask func(context.Context, textRequest) (time.Duration, int, error)) (float64, error) {
-	var next, made atomic.Int64
-	var wg sync.WaitGroup
-	errs := make([]error, n)
-	began := time.Now()
-	for i := range n {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for errs[i] == nil {
-				k := int(next.Add(1)) - 1
-				if k >= len(all) {
-					return
-				}
-				_, tokens, err := ask(context.Background(), all[k])
-				made.Add(int64(tokens))
-				errs[i] = err
-			}
-		}()
-	}
-	wg.Wait()
-	return float64(made.Load()) / time.Since(began).Seconds(), errors.Join(errs...)
+	var made atomic.Int64
+	seconds, err := askAll(n, len(all), func(_, i int) error {
+		_, tokens, err := ask(context.Background(), all[i])
+		made.Add(int64(tokens))
+		return err
+	})
+	return float64(made.Load()) / seconds, err
 }
 
 // streamed asks for one answer over HTTP.

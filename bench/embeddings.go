@@ -11,8 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -119,30 +118,14 @@ func (r *embeddingsRun) overHTTP(kind string, i int) error {
 // closed returns the requests a second of so many clients, and the times of requests in
 // milliseconds.
 func (r *embeddingsRun) closed(clients, count int, ask func(i int) error) (rate float64, took sample, err error) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	errs, each := make([]error, clients), make([]sample, clients)
-	began := time.Now()
-	for k := range clients {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for errs[k] == nil {
-				i := int(next.Add(1)) - 1
-				if i >= count {
-					return
-				}
-				at := time.Now()
-				errs[k] = ask(i)
-				each[k] = append(each[k], time.Since(at).Seconds()*1e3)
-			}
-		}()
-	}
-	wg.Wait()
-	for _, s := range each {
-		took = append(took, s...)
-	}
-	return float64(count) / time.Since(began).Seconds(), took, errors.Join(errs...)
+	each := make([]sample, clients)
+	seconds, err := askAll(clients, count, func(client, i int) error {
+		at := time.Now()
+		err := ask(i)
+		each[client] = append(each[client], time.Since(at).Seconds()*1e3)
+		return err
+	})
+	return float64(count) / seconds, slices.Concat(each...), err
 }
 
 // serve opens the encoder and a server of it.

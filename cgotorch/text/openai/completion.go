@@ -31,7 +31,7 @@ func (c *call) completion() error {
 		in.refuse("best_of", "it is done here for n alone: leave it out")
 	}
 	in.neutral("suffix", `""`)
-	prompts, texts := c.prompts()
+	prompts, texts := c.prompts(echo)
 	if err := in.done(); err != nil {
 		return err
 	}
@@ -50,14 +50,11 @@ func (c *call) completion() error {
 			choices = append(choices, one)
 		}
 	}
-	if !echo {
-		texts = nil
-	}
 	return c.complete(&s, choices, texts, logProbs)
 }
 
-// prompts takes the prompts. It returns their tokens and their texts.
-func (c *call) prompts() (prompts [][]int64, texts []string) {
+// prompts takes the prompts. It returns their tokens, and with `echo` their texts.
+func (c *call) prompts(echo bool) (prompts [][]int64, texts []string) {
 	t := c.model.Decoder.Tokenizer
 	list, err := c.inputs("prompt", c.h.o.Choices, int64(t.Size()))
 	c.in.keep(err)
@@ -69,10 +66,13 @@ func (c *call) prompts() (prompts [][]int64, texts []string) {
 		if c.in.err != nil {
 			break
 		}
-		if one.text == "" {
+		prompts = append(prompts, one.ids)
+		if echo && one.text == "" {
 			one.text = t.Decode(one.ids)
 		}
-		prompts, texts = append(prompts, one.ids), append(texts, one.text)
+		if echo {
+			texts = append(texts, one.text)
+		}
 	}
 	return prompts, texts
 }
