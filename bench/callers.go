@@ -245,7 +245,7 @@ func (r *callersRun) closed() error {
 		}
 		s := b.Stats()
 		if err == nil && n > 1 {
-			together, _, err = r.serveAll(b, r.again(all), count)
+			together, _, err = r.serveAll(b, r.again(all, 0), count)
 		}
 		if err := errors.Join(err, b.Close()); err != nil {
 			return err
@@ -279,12 +279,12 @@ type arrivals struct {
 	seats, queue, seconds int
 }
 
-// again returns the requests with other first tokens, of which no prefix is kept.
-func (r *callersRun) again(all []textRequest) []textRequest {
+// again returns the requests with other first tokens for each round, so that no prefix is kept.
+func (r *callersRun) again(all []textRequest, round int) []textRequest {
 	all = slices.Clone(all)
 	for i := range all {
 		all[i].prompt = slices.Clone(all[i].prompt)
-		all[i].prompt[0] = 101_000 + int64(i)
+		all[i].prompt[0] = 101_000 + int64(1000*round+i)
 	}
 	return all
 }

@@ -130,18 +130,22 @@ func (r *callersRun) overHTTP(b *text.Batcher, url string) error {
 		if r.c.brief && n > 16 {
 			break
 		}
-		var rates [2]float64
-		for side, ask := range []func(context.Context, textRequest) (time.Duration, int, error){inside, asked} {
-			if _, err := rateOf(r.requests(n, 98+uint64(side)), n, ask); err != nil { // makes graphs
-				return err
-			}
-			rate, err := rateOf(r.again(r.requests(2*n, uint64(n))), n, ask)
-			if err != nil {
-				return err
-			}
-			rates[side] = rate
+		if _, err := rateOf(r.requests(n, 98), n, inside); err != nil { // makes graphs
+			return err
 		}
-		r.emit(against(fmt.Sprintf("text/http-8b/closed-%d", n), rates[1], "tokens/s", "in the process", rates[0], higher,
+		var sides []side
+		round := 0
+		for _, ask := range []func(context.Context, textRequest) (time.Duration, int, error){asked, inside} {
+			sides = append(sides, func() (float64, error) {
+				round++
+				return rateOf(r.again(r.requests(2*n, uint64(n)), round), n, ask)
+			})
+		}
+		values, err := interleave(r.c.roundsOr(3), sides...)
+		if err != nil {
+			return err
+		}
+		r.emit(inTurns(fmt.Sprintf("text/http-8b/closed-%d", n), values[0], "tokens/s", "in the process", values[1], higher,
 			fmt.Sprintf("%d callers, %d requests; %s", n, 2*n, r.note)))
 	}
 	return nil

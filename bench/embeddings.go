@@ -1,17 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -28,7 +29,8 @@ type embeddingsRun struct {
 	note   string
 	e      *text.Encoder
 	url    string
-	client *http.Client
+
+	connections []*connection // of clients
 }
 
 // benchEmbeddings measures vectors and ranks for many clients, with random weights of BGE-base's
@@ -83,7 +85,7 @@ func (r *embeddingsRun) request(kind string, i int) (query string, texts []strin
 	return query[:min(len(query), 100)], texts
 }
 
-func (r *embeddingsRun) inside(kind string, i int) error {
+func (r *embeddingsRun) inside(kind string, _, i int) error {
 	query, texts := r.request(kind, i)
 	if kind == "embed" {
 		_, err := r.e.Embed(context.Background(), texts)
@@ -93,7 +95,8 @@ func (r *embeddingsRun) inside(kind string, i int) error {
 	return err
 }
 
-func (r *embeddingsRun) overHTTP(kind string, i int) error {
+// overHTTP asks by a connection of the client's own.
+func (r *embeddingsRun) overHTTP(kind string, client, i int) error {
 	query, texts := r.request(kind, i)
 	path, request := "/v1/embeddings", map[string]any{"model": "m", "input": texts, "encoding_format": "base64", "truncate": true}
 	if kind == "rerank" {
@@ -103,29 +106,86 @@ func (r *embeddingsRun) overHTTP(kind string, i int) error {
 	if err != nil {
 		return err
 	}
-	answer, err := r.client.Post(r.url+path, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
+	c := r.connections[client]
+	if c == nil {
+		c = &connection{}
+		if c.request, err = http.NewRequest("POST", r.url+path, nil); err != nil {
+			return err
+		}
+		r.connections[client] = c
 	}
-	defer answer.Body.Close()
-	reply, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %.200s", answer.Status, reply)
-	}
-	return err
+	c.text = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, c.request.URL.Host, len(body), body)
+	return c.ask()
 }
 
-// closed returns the requests a second of so many clients, and the times of requests in
-// milliseconds.
-func (r *embeddingsRun) closed(clients, count int, ask func(i int) error) (rate float64, took sample, err error) {
+// encoderLoad is what some clients have asked for.
+type encoderLoad struct {
+	rate  float64 // requests a second
+	took  sample  // of a request, in milliseconds
+	cores float64 // that were busy
+	batch float64 // time of a batch in milliseconds
+	texts float64 // of a batch
+}
+
+// closed lets so many clients ask. Each asks again when it has an answer.
+func (r *embeddingsRun) closed(clients, count int, ask func(client, i int) error) (encoderLoad, error) {
 	each := make([]sample, clients)
+	before, cpu := r.e.Stats(), cpuTime()
 	seconds, err := askAll(clients, count, func(client, i int) error {
 		at := time.Now()
-		err := ask(i)
+		err := ask(client, i)
 		each[client] = append(each[client], time.Since(at).Seconds()*1e3)
 		return err
 	})
-	return float64(count) / seconds, slices.Concat(each...), err
+	after := r.e.Stats()
+	batches := float64(after.Batches - before.Batches)
+	return encoderLoad{
+		rate: float64(count) / seconds, took: slices.Concat(each...), cores: (cpuTime() - cpu).Seconds() / seconds,
+		batch: 1e3 * seconds / batches, texts: float64(after.Texts-before.Texts) / batches,
+	}, err
+}
+
+// offline returns the requests a second if all are asked at once: texts by one call, or a call for
+// each query.
+func (r *embeddingsRun) offline(kind string, count int) (rate float64, err error) {
+	for range 3 { // the first warms up
+		began := time.Now()
+		if kind == "embed" {
+			var all []string
+			for i := range count {
+				_, texts := r.request(kind, i)
+				all = append(all, texts...)
+			}
+			_, err = r.e.Embed(context.Background(), all)
+		} else {
+			_, err = askAll(count, count, func(client, i int) error { return r.inside(kind, client, i) })
+		}
+		if err != nil {
+			return 0, err
+		}
+		rate = max(rate, float64(count)/time.Since(began).Seconds())
+	}
+	return rate, nil
+}
+
+// arriving returns the times in milliseconds of requests that come by chance, so many a second.
+func (r *embeddingsRun) arriving(kind string, rate float64, count int) (sample, error) {
+	random := rand.New(rand.NewPCG(9, 9))
+	took, errs := make(sample, count), make([]error, count)
+	var wg sync.WaitGroup
+	at := time.Now()
+	for i := range count {
+		at = at.Add(time.Duration(random.ExpFloat64() / rate * 1e9))
+		time.Sleep(time.Until(at))
+		wg.Add(1)
+		go func(due time.Time) {
+			defer wg.Done()
+			errs[i] = r.inside(kind, 0, i)
+			took[i] = time.Since(due).Seconds() * 1e3
+		}(at)
+	}
+	wg.Wait()
+	return took, errors.Join(errs...)
 }
 
 // serve opens the encoder and a server of it.
@@ -144,9 +204,13 @@ func (r *embeddingsRun) serve(kind string) (end func(), err error) {
 	}
 	server := &http.Server{Handler: h}
 	go server.Serve(l) //nolint:errcheck // it ends with the Close below
-	r.url, r.client = "http://"+l.Addr().String(), &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
+	r.url, r.connections = "http://"+l.Addr().String(), make([]*connection, 512)
 	return func() {
-		r.client.CloseIdleConnections()
+		for _, c := range r.connections {
+			if c != nil {
+				c.close()
+			}
+		}
 		server.Close()
 		r.e.Close()
 	}, nil
@@ -158,11 +222,6 @@ func (r *embeddingsRun) rows(kind string) error {
 	if err != nil {
 		return err
 	}
-	factor := map[string]int{"embed": r.c.or(1, 40), "rerank": 1}[kind] // requests of a client
-	type side struct {
-		rate float64
-		took sample
-	}
 	clients := []int{1, 64, 512}
 	switch {
 	case r.c.brief:
@@ -170,45 +229,61 @@ func (r *embeddingsRun) rows(kind string) error {
 	case kind == "rerank":
 		clients = []int{1, 64}
 	}
-	ours, overHTTP := map[int]side{}, map[int]side{}
-	count := func(n int) int { return min(max(n, 8)*factor, r.c.or(64, 20_000)) }
-	all := count(clients[len(clients)-1])
-	offline := 0.
-	for range 3 { // the first warms up
-		if offline, _, err = r.closed(min(all, 1000), all, func(i int) error { return r.inside(kind, i) }); err != nil {
-			return err
-		}
+	count := func(n int) int {
+		factor := map[string]int{"embed": r.c.or(1, 40), "rerank": 1}[kind] // requests of a client
+		return min(max(n, 8)*factor, r.c.or(64, 20_000))
 	}
+	most := clients[len(clients)-1]
+	offline, err := r.offline(kind, count(most))
+	if err != nil {
+		return err
+	}
+	ours, overHTTP := map[int]encoderLoad{}, map[int]encoderLoad{}
 	for _, n := range clients {
-		var s [2]side
-		for k, ask := range []func(string, int) error{r.inside, r.overHTTP} {
+		var s [2]encoderLoad
+		for k, ask := range []func(string, int, int) error{r.inside, r.overHTTP} {
 			for range 2 {
-				if s[k].rate, s[k].took, err = r.closed(n, count(n), func(i int) error { return ask(kind, i) }); err != nil {
+				if s[k], err = r.closed(n, count(n), func(client, i int) error { return ask(kind, client, i) }); err != nil {
 					return err
 				}
 			}
 		}
 		ours[n], overHTTP[n] = s[0], s[1]
 	}
-	stats := r.e.Stats()
+	took, err := r.arriving(kind, 0.8*ours[most].rate, count(most))
+	if err != nil {
+		return err
+	}
 	end()
+	r.emit(against(fmt.Sprintf("text/embeddings/%s-arrivals-80", kind), took.quantile(0.99), "ms", "a batch of the full rate", ours[most].batch, lower,
+		fmt.Sprintf("p99 of %d requests that come by chance, at 80 %% of %.0f/s in the process; p50 %.2f ms; %s", len(took), ours[most].rate, took.median(), r.note)))
+	for _, n := range clients {
+		h := overHTTP[n]
+		r.emit(against(fmt.Sprintf("text/embeddings/%s-%d-http", kind, n), h.rate, "requests/s", "in the process", ours[n].rate, higher,
+			fmt.Sprintf("clients and server in one process, %.1f of %d cores busy; p50 %.2f p99 %.2f ms; %s", h.cores, runtime.NumCPU(), h.took.median(), h.took.quantile(0.99), r.note)))
+	}
 	return r.against(kind, clients, func(n int, theirs peerRate) {
-		name := fmt.Sprintf("text/embeddings/%s-%d", kind, n)
-		r.emit(against(name, ours[n].rate, "requests/s", theirs.name, theirs.Rate, higher,
-			fmt.Sprintf("in the process; %d requests; %.2f of %.0f/s offline; p50 %.2f p99 %.2f ms, peer %.2f and %.2f; %.1f texts a batch; %s",
-				count(n), ours[n].rate/offline, offline, ours[n].took.median(), ours[n].took.quantile(0.99), theirs.P50, theirs.P99, float64(stats.Texts)/float64(stats.Batches), r.note)))
-		r.emit(against(name+"-http", overHTTP[n].rate, "requests/s", "in the process", ours[n].rate, higher,
-			fmt.Sprintf("clients and server in one process; p50 %.2f p99 %.2f ms; %s", overHTTP[n].took.median(), overHTTP[n].took.quantile(0.99), r.note)))
+		o := ours[n]
+		r.emit(against(fmt.Sprintf("text/embeddings/%s-%d", kind, n), o.rate, "requests/s", theirs.name, theirs.Rate, higher,
+			fmt.Sprintf("in the process; %d requests; %.2f of %.0f/s offline; p50 %.2f p99 %.2f ms; peer: %v; %.1f texts a batch of %.2f ms; %.1f cores busy; %s",
+				count(n), o.rate/offline, offline, o.took.median(), o.took.quantile(0.99), theirs, o.texts, o.batch, o.cores, r.note)))
 	}, count)
 }
 
 // peerRate is what a peer does for some clients. infinity-emb tells no times.
 type peerRate struct {
-	name           string
+	name, Settings string
 	Rate, P50, P99 float64
 }
 
-// against measures the peers, each for so many clients.
+func (p peerRate) String() string {
+	if p.P50 == 0 {
+		return p.Settings
+	}
+	return fmt.Sprintf("%s, p50 %.2f p99 %.2f ms", p.Settings, p.P50, p.P99)
+}
+
+// against measures the peers, each for so many clients, at the settings that are best for it.
 func (r *embeddingsRun) against(kind string, clients []int, each func(n int, theirs peerRate), count func(n int) int) error {
 	p, err := r.c.startPeer("embeddings.py", switches{})
 	if err != nil {
@@ -216,20 +291,21 @@ func (r *embeddingsRun) against(kind string, clients []int, each func(n int, the
 	}
 	defer p.close()
 	device := r.c.device.String()
-	if err := p.do(nil, "load", "folder", r.folder, "device", device, "kind", kind, "batch", 256, "half", r.c.device.IsCUDA(), "compiled", false); err != nil {
+	queued := peerRate{name: "sentence-transformers behind a queue"}
+	tuned := map[string]int{"embed": r.c.or(16, 2048), "rerank": r.c.or(1, 16)}[kind]
+	if err := p.do(&queued, "load", "folder", r.folder, "device", device, "kind", kind, "half", r.c.device.IsCUDA(), "compiled", r.c.compile && !r.c.brief, "count", tuned); err != nil {
 		return err
 	}
 	for _, n := range clients {
-		theirs := peerRate{name: "sentence-transformers behind a queue"}
 		for range 2 {
-			if err := p.do(&theirs, "rate", "kind", kind, "clients", n, "count", count(n)); err != nil {
+			if err := p.do(&queued, "rate", "kind", kind, "clients", n, "count", min(count(n), 10*tuned)); err != nil {
 				return err
 			}
 		}
-		each(n, theirs)
-		theirs = peerRate{name: "infinity-emb"}
-		if err := p.do(&theirs, "infinity", "folder", r.folder, "device", device, "kind", kind, "clients", n, "count", count(n), "batch", 256); err == nil {
-			each(n, theirs)
+		each(n, queued)
+		infinity := peerRate{name: "infinity-emb"}
+		if err := p.do(&infinity, "infinity", "folder", r.folder, "device", device, "kind", kind, "clients", n, "count", min(count(n), 2*tuned, 40*n)); err == nil {
+			each(n, infinity)
 		}
 	}
 	return nil

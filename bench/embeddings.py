@@ -14,6 +14,7 @@ import torch
 from peer import serve
 
 state = {}
+SIZES = 16, 32, 64, 128, 256
 
 
 def paragraphs(root):
@@ -58,7 +59,7 @@ def make(root, folder, brief):
 
 
 class Queue:
-    """Computes what waits as one batch, in a thread of its own."""
+    """Computes what waits, in a thread of its own. sentence-transformers orders it by length and cuts it into batches."""
 
     def __init__(self, compute, most):
         self.compute, self.most = compute, most
@@ -87,26 +88,38 @@ class Queue:
                 rows = rows[len(items) :]
 
 
-def load(folder, device, kind, batch, half, compiled):
-    """Loads a model of make in the settings that are asked for."""
+def load(folder, device, kind, half, compiled, count):
+    """Loads a model of make, and takes the batch size with which it answers `count` requests fastest, compiled or not."""
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    dtype = torch.bfloat16 if half else torch.float32
-    arguments = {"dtype": dtype, "attn_implementation": "sdpa"}
+    arguments = {"dtype": torch.bfloat16 if half else torch.float32, "attn_implementation": "sdpa"}
     with open(os.path.join(folder, "texts.json")) as f:
         state["texts"] = json.load(f)
     if kind == "embed":
         model = SentenceTransformer(os.path.join(folder, "embed"), device=device, model_kwargs=arguments)
-        compute = lambda items: model.encode(items, batch_size=batch, show_progress_bar=False, convert_to_numpy=True)
+        compute = lambda items, batch: model.encode(items, batch_size=batch, show_progress_bar=False, convert_to_numpy=True)
     else:
         model = CrossEncoder(os.path.join(folder, "rerank"), device=device, model_kwargs=arguments)
-        compute = lambda items: model.predict(items, batch_size=batch, show_progress_bar=False)
+        compute = lambda items, batch: model.predict(items, batch_size=batch, show_progress_bar=False)
+    items = [item for r in requests(kind, count) for item in r]
+
+    def seconds(batch):
+        compute(items, batch)
+        began = time.perf_counter()
+        compute(items, batch)
+        return time.perf_counter() - began
+
+    took, batch = min((seconds(n), n) for n in SIZES)
     if compiled:
         inner = model[0].auto_model if kind == "embed" else model.model
-        inner.forward = torch.compile(inner.forward, dynamic=True)
-    state["compute"] = compute
-    state["queue"] = Queue(compute, batch)
-    compute(requests(kind, 1)[0] * 4)
+        eager = inner.forward
+        inner.forward = torch.compile(eager, dynamic=True)
+        compute(items, batch)  # compiles
+        compiled = seconds(batch) < took
+        if not compiled:
+            inner.forward = eager
+    state["queue"] = Queue(lambda some: compute(some, batch), 512)
+    return {"settings": f"batches of {batch}, compiled {compiled}"}
 
 
 def requests(kind, n):
@@ -143,16 +156,13 @@ def rate(kind, clients, count):
     return {"rate": count / seconds, "p50": 1e3 * took[len(took) // 2], "p99": 1e3 * took[int(0.99 * (len(took) - 1))]}
 
 
-def offline(kind, count):
-    """Requests a second that are handed in all at once."""
-    items = [item for r in requests(kind, count) for item in r]
-    began = time.perf_counter()
-    state["compute"](items)
-    return {"rate": count / (time.perf_counter() - began)}
+def infinity(folder, device, kind, clients, count):
+    """The best rate of infinity-emb's engine in the process, by the size of batches."""
+    rate, batch = max((infinity_of(folder, device, kind, clients, count, n), n) for n in (32, 64, 256))
+    return {"rate": rate, "settings": f"batches of {batch}"}
 
 
-def infinity(folder, device, kind, clients, count, batch):
-    """rate by infinity-emb's engine in the process."""
+def infinity_of(folder, device, kind, clients, count, batch):
     from infinity_emb import AsyncEmbeddingEngine, EngineArgs
 
     with open(os.path.join(folder, "texts.json")) as f:
@@ -177,8 +187,8 @@ def infinity(folder, device, kind, clients, count, batch):
             await asyncio.gather(*(client(k, count) for k in range(clients)))
             return time.perf_counter() - began
 
-    return {"rate": count / asyncio.run(run())}
+    return count / asyncio.run(run())
 
 
 if __name__ == "__main__":
-    serve(make, load, rate, offline, infinity)
+    serve(make, load, rate, infinity)

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"time"
 
@@ -85,6 +86,7 @@ type config struct {
 	brief       bool
 	compile     bool // whether torch.compile is measured too
 	engines     bool // whether JPEG engines decode in our loader/train
+	profile     string
 }
 
 func main() {
@@ -103,6 +105,7 @@ func main() {
 	flag.BoolVar(&c.engines, "jpeg-engines", false, "in loader/train, let the GPU's JPEG engines decode beside our threads")
 	printed := flag.String("table", "", "a file of rows that an earlier run has printed: print them as a table in Markdown")
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
+	flag.StringVar(&c.profile, "profile", "", "write a CPU profile of this process to that file, of one benchmark")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fail(2, fmt.Errorf("%q is no flag; the benchmarks are chosen by -run", flag.Arg(0)))
@@ -163,6 +166,17 @@ func choose(pattern string) (names []string, err error) {
 func runOne(c *config, name string) error {
 	if err := errors.Join(cgotorch.SetThreads(c.threads), c.device.Check()); err != nil {
 		return err
+	}
+	if c.profile != "" {
+		f, err := os.Create(c.profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		defer pprof.StopCPUProfile()
 	}
 	began := time.Now()
 	fmt.Fprintf(os.Stderr, "bench: %s\n", name)

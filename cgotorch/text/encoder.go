@@ -47,6 +47,8 @@ type encoding struct {
 	kinds   int // types of tokens in a pair; 0 means that they do not count
 	batch   int // most tokens of a batch
 
+	captured map[int]*cgotorch.Captured // see capturedFor
+	slabs    slabs                      // of encoderFlights
 	encoderQueue
 }
 
@@ -80,7 +82,7 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	if err != nil {
 		return nil, err
 	}
-	e := &Encoder{encoding: &encoding{folder: f, batch: o.Tokens, weights: &encoderWeights{}, encoderQueue: newEncoderQueue(o.Queue)}}
+	e := &Encoder{encoding: &encoding{folder: f, batch: o.Tokens, weights: &encoderWeights{}, captured: map[int]*cgotorch.Captured{}, encoderQueue: newEncoderQueue(o.Queue)}}
 	if e.prompt, err = f.promptOf(o.Prompt); err != nil {
 		return nil, err
 	}
@@ -273,6 +275,10 @@ func (e *Encoder) Close() error {
 // free closes what the Encoder has.
 func (e *encoding) free() error {
 	errs := []error{e.stream.Synchronize()}
+	for _, c := range e.captured {
+		errs = append(errs, c.Close())
+	}
+	errs = append(errs, e.slabs.close())
 	if e.net != nil {
 		errs = append(errs, e.net.free())
 	}

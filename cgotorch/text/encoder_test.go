@@ -246,6 +246,41 @@ func TestEncoder_Narrow(t *testing.T) {
 	})
 }
 
+// Batches of many sizes give each text the numbers that it has alone. On CUDA they are captured.
+func TestEncoder_Captured(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		for _, name := range []string{"bert", "bert-relu", "roberta", "xlm-roberta", "modernbert-bias", "qwen3"} {
+			e := must.Get(text.OpenEncoder(d, filepath.Join(encoders, name), text.EncoderOptions{DType: cgotorch.BFloat16, Tokens: 600}))(t)
+			var texts []string
+			for i := range 60 {
+				texts = append(texts, strings.Repeat("the tide turns ", i*i%14)+fmt.Sprint("mud ", i))
+			}
+			var want [][]float32
+			for _, one := range texts {
+				want = append(want, must.Get(e.Embed(t.Context(), []string{one}))(t)...)
+			}
+			for range 3 { // eager, captured, launched
+				for _, n := range []int{1, 2, 3, 7, 20, 31, 60} {
+					for at := 0; at+n <= len(texts); at += max(n, 9) {
+						for i, row := range must.Get(e.Embed(t.Context(), texts[at:at+n]))(t) {
+							if far := apartBy(row, want[at+i]); !(far <= 0.03*(1+largest(want[at+i]))) {
+								t.Errorf("%s, text %d of %d at %d: the vector differs by %.2g", name, i, n, at, far)
+							}
+						}
+					}
+				}
+			}
+			if launches, why := e.Captured(); d.IsCUDA() && (launches < 20 || why != "") {
+				t.Errorf("%s: %d launches, %q", name, launches, why)
+			}
+			must.Do(t, e.Close())
+		}
+	})
+}
+
+func largest(row []float32) (most float64) { return apartBy(row, make([]float32, len(row))) }
+
 // The biases of MPNet are those of transformers' relative_position_bucket.
 func TestBucket(t *testing.T) {
 	for distance, want := range map[int]int64{0: 0, -1: 1, 1: 17, -7: 7, 7: 23, -8: 8, 8: 24, -11: 8, -12: 9, -16: 10, 31: 27, -63: 13, 64: 30, -127: 15, 128: 31, -5000: 15, 5000: 31} {

@@ -12,53 +12,100 @@ import (
 // The tokens of a batch lie behind each other as rows: [rows, width]. Products and norms do not see
 // where a text ends. Attention does. On CUDA LibTorch's flash attention takes the ends of the
 // texts. Elsewhere texts are ordered by length, and one call computes all texts of a length.
+//
+// The host needs longer to launch a small batch's kernels than the device to run them. So those of
+// flash attention are captured, for sizes that roundRows, roundTexts and roundLongest name. Rows
+// and texts that are too many for the batch fill it. No text attends to such rows.
 
-// encoderBatch is the layout of a batch.
-type encoderBatch struct {
-	rows, longest int
-	lengths       []int   // of the texts, the longest first
-	tokens        []int64 // of all texts
-	kinds         []int64 // types of the tokens; nil means that all are 0
-	groups        []group
-	ends          *cgotorch.Tensor // Int32 [texts+1] on the device, when flash attention has asked for it
+// encoderLayout says where the texts of a batch lie.
+type encoderLayout struct {
+	rows, texts, longest int            // with those that fill a captured size
+	lengths              []int          // of the texts, the longest first
+	tokens               []int64        // of all texts
+	kinds                []int64        // types of the tokens; nil means that all are 0
+	groups               []encoderGroup // of all texts
 }
 
-// group is some texts of one length.
-type group struct{ from, count, length int }
+// encoderGroup is some texts of one length.
+type encoderGroup struct{ from, count, length int }
 
-// newEncoderBatch returns the layout of texts, which are ordered by length.
-func newEncoderBatch(texts []*encoderText) *encoderBatch {
-	b := &encoderBatch{}
+// newEncoderLayout returns the layout of texts, which are ordered by length.
+func newEncoderLayout(texts []*encoderText) *encoderLayout {
+	l := &encoderLayout{texts: len(texts)}
 	for _, t := range texts {
 		n := len(t.tokens)
-		if k := len(b.groups) - 1; k >= 0 && b.groups[k].length == n {
-			b.groups[k].count++
+		if k := len(l.groups) - 1; k >= 0 && l.groups[k].length == n {
+			l.groups[k].count++
 		} else {
-			b.groups = append(b.groups, group{from: b.rows, count: 1, length: n})
+			l.groups = append(l.groups, encoderGroup{from: l.rows, count: 1, length: n})
 		}
-		b.lengths, b.tokens = append(b.lengths, n), append(b.tokens, t.tokens...)
-		b.rows, b.longest = b.rows+n, max(b.longest, n)
+		l.lengths, l.tokens = append(l.lengths, n), append(l.tokens, t.tokens...)
+		l.rows, l.longest = l.rows+n, max(l.longest, n)
 	}
 	if slices.ContainsFunc(texts, func(t *encoderText) bool { return t.kinds != nil }) {
 		for _, t := range texts {
 			if t.kinds != nil {
-				b.kinds = append(b.kinds, t.kinds...)
+				l.kinds = append(l.kinds, t.kinds...)
 			} else {
-				b.kinds = append(b.kinds, make([]int64, len(t.tokens))...)
+				l.kinds = append(l.kinds, make([]int64, len(t.tokens))...)
 			}
 		}
 	}
-	return b
+	return l
+}
+
+// mostCapturedRows bounds the batches that are captured. The device needs longer for larger ones
+// than the host.
+const mostCapturedRows = 4096
+
+// fill gives the layout a size that is captured, with one row and one text more at least. It
+// reports whether there is one.
+func (l *encoderLayout) fill() bool {
+	rows := roundRows(l.rows + 1)
+	if rows > mostCapturedRows {
+		return false
+	}
+	l.texts, l.rows, l.longest = roundTexts(l.texts+1, rows), rows, roundLongest(l.longest)
+	return true
+}
+
+// roundRows returns a multiple of 32 that is at least n, and at most an eighth more beyond 256.
+func roundRows(n int) int {
+	step := 32
+	for 8*step < n {
+		step *= 2
+	}
+	return (n + step - 1) / step * step
+}
+
+// roundTexts returns one of three numbers of texts for each number of rows.
+func roundTexts(n, rows int) int {
+	for _, size := range []int{rows / 16, rows / 4} {
+		if n <= size {
+			return size
+		}
+	}
+	return rows
+}
+
+// roundLongest returns a power of two, at least 128: flash attention has a block of threads for
+// each 128 tokens.
+func roundLongest(n int) int {
+	size := 128
+	for size < n {
+		size *= 2
+	}
+	return size
 }
 
 // positions returns the place of each token in its text, counted from `first`. With `skipPad` the
 // token pad is not counted, and its place is pad too.
-func (b *encoderBatch) positions(first int, skipPad bool, pad int64) []int64 {
-	places := make([]int64, 0, b.rows)
-	for _, n := range b.lengths {
+func (l *encoderLayout) positions(first int, skipPad bool, pad int64) []int64 {
+	places := make([]int64, 0, l.rows)
+	for _, n := range l.lengths {
 		next := int64(first)
 		for range n {
-			if skipPad && b.tokens[len(places)] == pad {
+			if skipPad && l.tokens[len(places)] == pad {
 				places = append(places, pad)
 				continue
 			}
@@ -69,26 +116,79 @@ func (b *encoderBatch) positions(first int, skipPad bool, pad int64) []int64 {
 	return places
 }
 
-// first returns the row of each text's first token.
-func (b *encoderBatch) first() []int64 {
-	rows, at := make([]int64, 0, len(b.lengths)), 0
-	for _, n := range b.lengths {
-		rows, at = append(rows, int64(at)), at+n
-	}
-	return rows
+// bytes returns the size of what write writes.
+func (l *encoderLayout) bytes(weighted int) int {
+	return 8*(3*l.rows+3*(l.texts+1)) + 4*weighted*l.rows
 }
 
-// last returns the row of each text's last token.
-func (b *encoderBatch) last() []int64 {
-	rows := b.first()
-	for i, n := range b.lengths {
-		rows[i] += int64(n) - 1
+// write writes what the device needs: Int64 [2 or 3, rows] of tokens, places and kinds, Int64 [3,
+// texts+1] of the first and the last rows and of the ends of texts, and Float32 [weighted, rows] of
+// the weights that some poolings give the rows.
+func (l *encoderLayout) write(host *cgotorch.HostSlab, places []int64, weighted []string) (rows, texts []int64, weights []float32) {
+	host.Touch(true)
+	all := cgotorch.View[int64](host)
+	lists := [][]int64{l.tokens, places}
+	if l.kinds != nil {
+		lists = append(lists, l.kinds)
 	}
-	return rows
+	rows, all = all[:len(lists)*l.rows], all[len(lists)*l.rows:]
+	clear(rows)
+	for i, list := range lists {
+		copy(rows[i*l.rows:(i+1)*l.rows], list)
+	}
+	n := l.texts + 1
+	texts = all[:3*n]
+	firsts, lasts, ends := texts[:n], texts[n:2*n], texts[2*n:]
+	at := int64(0)
+	for i := range n {
+		firsts[i], lasts[i], ends[i] = at, at, at
+		if i < len(l.lengths) {
+			at += int64(l.lengths[i])
+			lasts[i] = at - 1
+		}
+	}
+	weights = cgotorch.View[float32](host)[2*(len(rows)+len(texts)):][:len(weighted)*l.rows]
+	clear(weights)
+	for i, name := range weighted {
+		to := weights[i*l.rows:][:0]
+		for _, n := range l.lengths {
+			for k := range n {
+				to = append(to, poolingWeight(name, k, n))
+			}
+		}
+	}
+	return rows, texts, weights
+}
+
+// encoderBatch is a batch on the device.
+type encoderBatch struct {
+	rows, longest int
+	groups        []encoderGroup     // for attention without flash attention
+	tokens        *cgotorch.Tensor   // Int64 [rows]
+	places        *cgotorch.Tensor   // Int64 [rows]
+	kinds         *cgotorch.Tensor   // Int64 [rows]; nil means that all are 0
+	first, last   *cgotorch.Tensor   // Int64 [texts], rows
+	ends          *cgotorch.Tensor   // Int32 [texts+1], for flash attention
+	weights       []*cgotorch.Tensor // Float32 [rows] each
+}
+
+// newEncoderBatch returns the batch of what write has written, as tensors of the device.
+func newEncoderBatch(x *cgotorch.Exec, longest int, groups []encoderGroup, in []*cgotorch.Tensor) *encoderBatch {
+	rows, texts := x.Unbind(in[0], 0), x.Unbind(in[1], 0)
+	n := int(texts[0].Shape()[0]) - 1
+	b := &encoderBatch{rows: int(in[0].Shape()[1]), longest: longest, groups: groups, tokens: rows[0], places: rows[1]}
+	if len(rows) > 2 {
+		b.kinds = rows[2]
+	}
+	b.first, b.last, b.ends = x.Narrow(texts[0], 0, 0, n), x.Narrow(texts[1], 0, 0, n), x.To(texts[2], cgotorch.Int32)
+	if len(in) > 2 {
+		b.weights = x.Unbind(in[2], 0)
+	}
+	return b
 }
 
 // each joins the rows that a function returns for each group.
-func (b *encoderBatch) each(x *cgotorch.Exec, of func(g group) *cgotorch.Tensor) *cgotorch.Tensor {
+func (b *encoderBatch) each(x *cgotorch.Exec, of func(g encoderGroup) *cgotorch.Tensor) *cgotorch.Tensor {
 	if len(b.groups) == 1 {
 		return of(b.groups[0])
 	}
@@ -111,13 +211,6 @@ type flashOptions struct {
 // flash is attention of all texts, by LibTorch's flash attention. query is [rows, heads, head], key
 // and value are [rows, keyHeads, head]. The result is [rows, heads*head].
 func (b *encoderBatch) flash(x *cgotorch.Exec, query, key, value *cgotorch.Tensor, o flashOptions) *cgotorch.Tensor {
-	if b.ends == nil {
-		ends := []int32{0}
-		for _, n := range b.lengths {
-			ends = append(ends, ends[len(ends)-1]+int32(n))
-		}
-		b.ends = cgotorch.FromSlice(x, ends, int64(len(ends)))
-	}
 	scale := o.scale
 	if scale == 0 {
 		scale = 1 / math.Sqrt(float64(query.Shape()[2]))

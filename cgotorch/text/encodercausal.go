@@ -80,26 +80,30 @@ func (c *decoderConfig) headless(files weightSet) {
 
 func (n *causalNet) free() error { return n.d.close() }
 
+func (n *causalNet) places(l *encoderLayout) []int64 { return l.positions(0, false, 0) }
+
+// flashes reports whether attention takes flash attention. Sinks need its sums.
+func (n *causalNet) flashes() bool { return n.d.kernelChoice.flash && !n.d.c.sinks }
+
 func (n *causalNet) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	d := n.d
-	places := b.positions(0, false, 0)
 	p := &pass{rows: b.rows}
-	p.turns = d.begin(x, d.frequencies[0], cgotorch.FromSlice(x, places, int64(b.rows)))
+	p.turns = d.begin(x, d.frequencies[0], b.places)
 	masks := map[int]*cgotorch.Tensor{}
 	at := x.Arange(cgotorch.Int64, 0, b.longest, 1)
 	for _, l := range d.layers {
-		if far := l.window == 0 || l.window >= b.longest; masks[l.window] == nil && !d.flashes() && (!far || d.byHand(x, false)) {
+		if far := l.window == 0 || l.window >= b.longest; masks[l.window] == nil && !n.flashes() && (!far || d.byHand(x, false)) {
 			masks[l.window] = d.sees(x, at, at, l.window)
 		}
 	}
 	p.attend = func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor {
 		l := d.layers[layer]
 		sizes := []int64{int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.keyHeads)}
-		if d.flashes() {
+		if n.flashes() {
 			all := x.SplitWithSizes(qkv, sizes, 1)
 			return b.flash(x, all[0], all[1], all[2], flashOptions{causal: true, window: l.window, scale: d.c.queryScale})
 		}
-		return b.each(x, func(g group) *cgotorch.Tensor {
+		return b.each(x, func(g encoderGroup) *cgotorch.Tensor {
 			part := x.View(x.Narrow(qkv, 0, g.from, g.count*g.length), int64(g.count), int64(g.length), -1, int64(d.c.head))
 			all := x.SplitWithSizes(part, sizes, 2)
 			mask := masks[l.window]
@@ -109,8 +113,5 @@ func (n *causalNet) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 			return d.mix(x, l, all[0], all[1], all[2], mask)
 		})
 	}
-	return d.hidden(x, p, cgotorch.FromSlice(x, b.tokens, int64(b.rows)))
+	return d.hidden(x, p, b.tokens)
 }
-
-// flashes reports whether attention takes LibTorch's flash attention. Sinks need its sums.
-func (d *decoder) flashes() bool { return d.kernelChoice.flash && !d.c.sinks }

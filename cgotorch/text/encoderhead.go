@@ -24,8 +24,13 @@ func poolings() []string {
 func (h *encoderHead) forward(x *cgotorch.Exec, b *encoderBatch, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		var all []*cgotorch.Tensor
+		weighted := h.weighted()
 		for _, name := range h.pools {
-			all = append(all, b.pool(x, name, hidden))
+			var weights *cgotorch.Tensor
+			if i := slices.Index(weighted, name); i >= 0 {
+				weights = b.weights[i]
+			}
+			all = append(all, b.pool(x, name, hidden, weights))
 		}
 		out := all[0]
 		if len(all) > 1 {
@@ -38,37 +43,37 @@ func (h *encoderHead) forward(x *cgotorch.Exec, b *encoderBatch, hidden *cgotorc
 	})
 }
 
-// pool returns one row of each text, in float32.
-func (b *encoderBatch) pool(x *cgotorch.Exec, name string, hidden *cgotorch.Tensor) *cgotorch.Tensor {
-	list := func(at []int64) *cgotorch.Tensor { return cgotorch.FromSlice(x, at, int64(len(at))) }
+// weighted returns the poolings that are weighted sums of rows.
+func (h *encoderHead) weighted() []string {
+	return slices.DeleteFunc(slices.Clone(h.pools), func(name string) bool { return name == "cls" || name == "lasttoken" || name == "max" })
+}
+
+// poolingWeight returns the weight of token i of n.
+func poolingWeight(name string, i, n int) float32 {
+	switch name {
+	case "mean_sqrt_len_tokens":
+		return float32(1 / math.Sqrt(float64(n)))
+	case "weightedmean":
+		return float32(float64(i+1) / (float64(n) * float64(n+1) / 2))
+	}
+	return float32(1 / float64(n))
+}
+
+// pool returns one row of each text, in float32. `weights` are those of a weighted sum.
+func (b *encoderBatch) pool(x *cgotorch.Exec, name string, hidden, weights *cgotorch.Tensor) *cgotorch.Tensor {
 	wide := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.To(t, cgotorch.Float32) }
+	const sum, maximum = 0, 2
 	switch name {
 	case "cls":
-		return wide(x.IndexSelect(hidden, 0, list(b.first())))
+		return wide(x.IndexSelect(hidden, 0, b.first))
 	case "lasttoken":
-		return wide(x.IndexSelect(hidden, 0, list(b.last())))
+		return wide(x.IndexSelect(hidden, 0, b.last))
 	}
-	const sum, maximum = 0, 2
-	rows, begins := x.Arange(cgotorch.Int64, 0, b.rows, 1), list(b.first())
+	mode, o := sum, cgotorch.EmbeddingBagOptions{PerSampleWeights: weights}
 	if name == "max" {
-		out, _, _, _ := x.EmbeddingBag(wide(hidden), rows, begins, maximum, cgotorch.EmbeddingBagOptions{})
-		return out
+		mode = maximum
 	}
-	weights := make([]float32, 0, b.rows)
-	for _, n := range b.lengths {
-		for i := range n {
-			w := 1 / float64(n)
-			switch name {
-			case "mean_sqrt_len_tokens":
-				w = 1 / math.Sqrt(float64(n))
-			case "weightedmean":
-				w = float64(i+1) / (float64(n) * float64(n+1) / 2)
-			}
-			weights = append(weights, float32(w))
-		}
-	}
-	o := cgotorch.EmbeddingBagOptions{PerSampleWeights: cgotorch.FromSlice(x, weights, int64(b.rows))}
-	out, _, _, _ := x.EmbeddingBag(wide(hidden), rows, begins, sum, o)
+	out, _, _, _ := x.EmbeddingBag(wide(hidden), x.Arange(cgotorch.Int64, 0, b.rows, 1), b.first, mode, o)
 	return out
 }
 

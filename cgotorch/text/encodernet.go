@@ -9,8 +9,12 @@ import (
 
 // encoderNet maps the tokens of a batch to hidden states: a bidirectional or a causalNet.
 type encoderNet interface {
+	// places returns the positions of the tokens, as hidden takes them.
+	places(l *encoderLayout) []int64
 	// hidden returns [rows, width].
 	hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor
+	// flashes reports whether attention takes LibTorch's flash attention.
+	flashes() bool
 	// free closes the tensors that are not in an encoderWeights.
 	free() error
 }
@@ -90,6 +94,12 @@ func (e *bidirectional) free() error {
 	return nil
 }
 
+func (e *bidirectional) flashes() bool { return e.flash }
+
+func (e *bidirectional) places(l *encoderLayout) []int64 {
+	return l.positions(e.c.firstPosition, e.c.afterPad, e.c.pad)
+}
+
 func (e *bidirectional) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	h := x.Tidy(func() *cgotorch.Tensor { return e.begin(x, b) })
 	turns, masks := e.turns(x, b), e.masks(x, b)
@@ -105,8 +115,8 @@ func (e *bidirectional) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tens
 
 // begin returns the embeddings of the tokens.
 func (e *bidirectional) begin(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
-	look := func(table *parameter, at []int64) *cgotorch.Tensor {
-		return x.Embedding(table.Tensor, cgotorch.FromSlice(x, at, int64(len(at))), cgotorch.EmbeddingOptions{})
+	look := func(table *parameter, at *cgotorch.Tensor) *cgotorch.Tensor {
+		return x.Embedding(table.Tensor, at, cgotorch.EmbeddingOptions{})
 	}
 	h := look(e.embed, b.tokens)
 	switch {
@@ -117,7 +127,7 @@ func (e *bidirectional) begin(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tenso
 		h = x.Add(h, look(e.kinds, b.kinds))
 	}
 	if e.positions != nil {
-		h = x.Add(h, look(e.positions, b.positions(e.c.firstPosition, e.c.afterPad, e.c.pad)))
+		h = x.Add(h, look(e.positions, b.places))
 	}
 	return e.embedNorm.forward(x, h)
 }
@@ -156,7 +166,7 @@ func (e *bidirectional) attend(x *cgotorch.Exec, b *encoderBatch, l *encoderLaye
 		}
 		return b.flash(x, all[0], all[1], all[2], o)
 	}
-	return b.each(x, func(g group) *cgotorch.Tensor {
+	return b.each(x, func(g encoderGroup) *cgotorch.Tensor {
 		part := x.View(x.Narrow(qkv, 0, g.from, g.count*g.length), int64(g.count), int64(g.length), 3, int64(c.heads), int64(c.head))
 		all := x.Unbind(x.Permute(part, 2, 0, 3, 1, 4), 0)
 		var mask *cgotorch.Tensor
@@ -173,8 +183,7 @@ func (e *bidirectional) turns(x *cgotorch.Exec, b *encoderBatch) (turns []turn) 
 	if len(e.frequencies) == 0 {
 		return nil
 	}
-	places := b.positions(0, false, 0)
-	at := x.View(x.To(cgotorch.FromSlice(x, places, int64(b.rows)), cgotorch.Float32), -1, 1, 1)
+	at := x.View(x.To(b.places, cgotorch.Float32), -1, 1, 1)
 	for _, f := range e.frequencies {
 		angles := x.Mul(at, f)
 		turns = append(turns, turn{x.Cos(angles), x.Sin(angles)})

@@ -14,16 +14,17 @@ import (
 
 // encoderQueue has the calls of an Encoder that wait.
 type encoderQueue struct {
-	mu      sync.Mutex
-	most    int            // calls that wait
-	coming  int            // calls whose texts become tokens now
-	waiting []*encoderCall // that have texts in no batch yet
-	closed  bool
-	stats   EncoderStats
-	news    chan struct{} // has an element when the loop has to look again
-	ended   chan struct{} // closed at the end of the loop
-	once    sync.Once
-	freed   error
+	mu            sync.Mutex
+	most          int            // calls that wait
+	coming        int            // calls whose texts become tokens now
+	waiting       []*encoderCall // that have texts in no batch yet
+	waitingTokens int            // of these texts
+	closed        bool
+	stats         EncoderStats
+	news          chan struct{} // has an element when the loop has to look again
+	ended         chan struct{} // closed at the end of the loop
+	once          sync.Once
+	freed         error
 }
 
 // EncoderStats are counts since an Encoder was opened, and its state.
@@ -50,6 +51,14 @@ type encoderCall struct {
 	left  int            // texts without a result
 	err   error
 	done  chan struct{} // closed with the last result, or with the error
+}
+
+// tokens returns how many tokens wait.
+func (c *encoderCall) tokens() (n int) {
+	for _, t := range c.texts {
+		n += len(t.tokens)
+	}
+	return n
 }
 
 // encoderText is a text of a call.
@@ -167,6 +176,7 @@ func (e *encoding) submit(c *encoderCall, err error) error {
 	}
 	if err == nil && len(c.texts) > 0 {
 		e.waiting = append(e.waiting, c)
+		e.waitingTokens += c.tokens()
 		e.wake()
 	}
 	return err
@@ -176,7 +186,15 @@ func (e *encoding) submit(c *encoderCall, err error) error {
 func (e *encoding) leave(c *encoderCall) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.waiting = slices.DeleteFunc(e.waiting, func(other *encoderCall) bool { return other == c })
+	e.drop(c)
+}
+
+// drop takes a call out of those that wait. The caller holds the queue's lock.
+func (q *encoderQueue) drop(c *encoderCall) {
+	if i := slices.Index(q.waiting, c); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.waitingTokens -= c.tokens()
+	}
 }
 
 func (q *encoderQueue) wake() {
@@ -194,7 +212,7 @@ func (q *encoderQueue) shut() {
 	for _, c := range q.waiting {
 		c.fail(fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed))
 	}
-	q.waiting = nil
+	q.waiting, q.waitingTokens = nil, 0
 	q.wake()
 }
 
@@ -206,27 +224,41 @@ func (c *encoderCall) fail(err error) {
 	}
 }
 
-// loop computes batches until the queue is closed.
+// loop computes batches until the queue is closed. The device gets a second batch while it computes
+// one, if enough texts wait: it then does not wait for the host between both.
 func (e *encoding) loop() {
 	defer close(e.ended)
+	var flights []*encoderFlight
 	for {
-		texts, closed := e.take()
-		switch {
-		case len(texts) > 0:
-			e.answer(texts)
-		case closed:
+		texts, closed := e.take(len(flights))
+		if len(texts) > 0 {
+			flights = append(flights, e.begin(texts))
+			continue
+		}
+		var done <-chan struct{}
+		if len(flights) > 0 {
+			done = flights[0].done()
+		} else if closed {
 			return
-		default:
-			<-e.news
+		}
+		select {
+		case <-done:
+			e.answer(flights[0])
+			flights = flights[1:]
+		case <-e.news:
 		}
 	}
 }
 
 // take takes a batch out of the queue, one text of each call in turn. The texts are ordered by
-// length, the longest first.
-func (e *encoding) take() (texts []*encoderText, closed bool) {
+// length, the longest first. take takes none while two batches are under way, and none beside one
+// unless half a batch waits.
+func (e *encoding) take(underWay int) (texts []*encoderText, closed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if underWay > 1 || underWay > 0 && 2*e.waitingTokens < e.batch {
+		return nil, e.closed
+	}
 	for tokens := 0; len(e.waiting) > 0; {
 		c := e.waiting[0]
 		last := len(c.texts) - 1
@@ -235,6 +267,7 @@ func (e *encoding) take() (texts []*encoderText, closed bool) {
 			break
 		}
 		texts, c.texts, e.waiting = append(texts, t), c.texts[:last], e.waiting[1:]
+		e.waitingTokens -= len(t.tokens)
 		if last > 0 {
 			e.waiting = append(e.waiting, c)
 		}
@@ -243,13 +276,14 @@ func (e *encoding) take() (texts []*encoderText, closed bool) {
 	return texts, e.closed
 }
 
-// answer computes a batch, and tells the callers. If that fails, it computes each text alone. So a
-// call fails for its own texts only.
-func (e *encoding) answer(texts []*encoderText) {
-	rows, err := e.run(texts)
+// answer waits for a batch, and tells the callers. If it failed, answer computes each text alone. So
+// a call fails for its own texts only.
+func (e *encoding) answer(f *encoderFlight) {
+	texts := f.texts
+	rows, err := e.end(f)
 	if err != nil && len(texts) > 1 && !errors.Is(err, cgotorch.ErrDeviceLost) {
 		for i := range texts {
-			e.answer(texts[i : i+1])
+			e.answer(e.begin(texts[i : i+1]))
 		}
 		return
 	}
@@ -261,7 +295,7 @@ func (e *encoding) answer(texts []*encoderText) {
 		e.stats.Tokens += int64(len(t.tokens))
 		if err != nil {
 			t.of.fail(err)
-			e.waiting = slices.DeleteFunc(e.waiting, func(c *encoderCall) bool { return c == t.of })
+			e.drop(t.of)
 			continue
 		}
 		t.out = rows[i]
@@ -269,20 +303,4 @@ func (e *encoding) answer(texts []*encoderText) {
 			close(t.of.done)
 		}
 	}
-}
-
-// run computes a batch. It waits for the device.
-func (e *encoding) run(texts []*encoderText) (rows [][]float32, err error) {
-	err = e.stream.Do(func(x *cgotorch.Exec) error {
-		x = plain(x)
-		b := newEncoderBatch(texts)
-		out := e.head.forward(x, b, e.net.hidden(x, b))
-		numbers := cgotorch.ToSlice[float32](x, out)
-		n := len(numbers) / len(texts)
-		for i := range texts {
-			rows = append(rows, numbers[i*n:(i+1)*n:(i+1)*n])
-		}
-		return nil
-	})
-	return rows, err
 }

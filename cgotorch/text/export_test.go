@@ -205,3 +205,13 @@ func (e *Encoder) Pack() (packed, all int) {
 
 // Bucket is the number of the bias of a distance, as MPNet has it.
 func Bucket(distance int) int64 { return bucket(distance, 32) }
+
+// Captured returns how many batches were launched as a graph, and why others were not captured.
+func (e *Encoder) Captured() (launches int, why string) {
+	for _, c := range e.captured {
+		s := c.Stats()
+		launches += s.Launches
+		why += s.Why
+	}
+	return launches, why
+}

@@ -8,6 +8,7 @@ import (
 type vocabulary struct {
 	ids   map[string]int64
 	names map[int64]string
+	most  int64   // the highest id plus 1
 	bytes []int64 // the tokens <0x00> to <0xFF>, or -1 for each that is missing
 }
 
@@ -23,7 +24,7 @@ func newVocabulary(ids map[string]int64, field string) (vocabulary, error) {
 		if other, taken := v.names[id]; taken {
 			return v, bad(field, "id %d is that of %q and of %q", id, min(name, other), max(name, other))
 		}
-		v.names[id] = name
+		v.names[id], v.most = name, max(v.most, id+1)
 	}
 	for b := range v.bytes {
 		v.bytes[b] = v.id(fmt.Sprintf("<0x%02X>", b))
@@ -52,13 +53,7 @@ func (v *vocabulary) token(id int64) (string, bool) {
 func (v *vocabulary) count() int { return len(v.ids) }
 
 // top returns the highest id plus 1.
-func (v *vocabulary) top() int64 {
-	top := int64(0)
-	for id := range v.names {
-		top = max(top, id+1)
-	}
-	return top
-}
+func (v *vocabulary) top() int64 { return v.most }
 
 // appendBytes appends the tokens of the bytes of `text`. ok reports whether each byte has one.
 func (v *vocabulary) appendBytes(ids []int64, text string) (all []int64, ok bool) {

@@ -42,8 +42,12 @@ func furthest(t *testing.T, got, want [][]float32) (distance float64) {
 		if len(got[i]) != len(row) {
 			t.Fatalf("row %d: got %d numbers, want %d", i, len(got[i]), len(row))
 		}
+		scale := 1.0
+		for _, v := range row {
+			scale = max(scale, math.Abs(float64(v)))
+		}
 		for k, v := range row {
-			distance = max(distance, math.Abs(float64(got[i][k])-float64(v)))
+			distance = max(distance, math.Abs(float64(got[i][k])-float64(v))/scale)
 		}
 	}
 	return distance

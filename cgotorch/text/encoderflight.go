@@ -1,0 +1,105 @@
+package text
+
+import (
+	"errors"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// encoderFlight is a batch that the device computes.
+type encoderFlight struct {
+	texts  []*encoderText
+	host   *cgotorch.HostSlab // what the device reads
+	copied *cgotorch.Event    // the device has read it
+	read   *cgotorch.HostRead // of the results, a row of each text
+	err    error              // nothing is computed
+}
+
+// done returns a channel that is closed when the results are there.
+func (f *encoderFlight) done() <-chan struct{} {
+	if f.err != nil {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	return f.read.Done()
+}
+
+// begin lets the device compute a batch. It does not wait for it.
+func (e *encoding) begin(texts []*encoderText) *encoderFlight {
+	f, l := &encoderFlight{texts: texts}, newEncoderLayout(texts)
+	captured := e.net.flashes() && l.fill()
+	weighted := e.head.weighted()
+	if f.host, f.err = e.slabs.take(e.stream.Device(), roundUp(l.bytes(len(weighted)), 1<<40)); f.err != nil {
+		return f
+	}
+	rows, ends, weights := l.write(f.host, e.net.places(l), weighted)
+	f.err = e.stream.Do(func(x *cgotorch.Exec) error {
+		x = plain(x)
+		in := []*cgotorch.Tensor{copied(x, rows, l.rows), copied(x, ends, l.texts+1)}
+		if len(weighted) > 0 {
+			in = append(in, copied(x, weights, l.rows))
+		}
+		f.copied = x.Record()
+		var out *cgotorch.Tensor
+		if captured {
+			out = e.capturedFor(l.longest).Run(x, in...)[0]
+		} else {
+			out = e.forward(x, newEncoderBatch(x, l.longest, l.groups, in))
+		}
+		f.read = x.ReadAsync(x.Narrow(out, 0, 0, len(texts)))
+		return nil
+	})
+	return f
+}
+
+// copied returns a copy of numbers in page-locked memory, as rows of `width`.
+func copied[T cgotorch.Element](x *cgotorch.Exec, numbers []T, width int) *cgotorch.Tensor {
+	t := x.Empty(cgotorch.DTypeOf[T](), int64(len(numbers)/width), int64(width))
+	cgotorch.CopyFrom(x, t, numbers)
+	return t
+}
+
+// forward returns float32 [texts, n].
+func (e *encoding) forward(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
+	return e.head.forward(x, b, e.net.hidden(x, b))
+}
+
+// capturedFor returns what computes batches of sizes that fill gives, by the longest text. It is
+// captured when a size comes for the second time.
+func (e *encoding) capturedFor(longest int) *cgotorch.Captured {
+	if e.captured[longest] == nil {
+		e.captured[longest] = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor { return e.forward(x, newEncoderBatch(x, longest, nil, in)) })}
+		}, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
+	}
+	return e.captured[longest]
+}
+
+// end waits for a batch, and returns the results of its texts.
+func (e *encoding) end(f *encoderFlight) (rows [][]float32, err error) {
+	numbers, err := f.numbers()
+	if f.copied != nil {
+		err = errors.Join(err, f.host.Await(f.copied))
+	} else if f.host != nil {
+		err = errors.Join(err, e.stream.Synchronize())
+	}
+	if f.host != nil {
+		err = errors.Join(err, e.slabs.give(f.host))
+	}
+	if err = errors.Join(err, f.copied.Close(), f.read.Close()); err != nil {
+		return nil, err
+	}
+	n := len(numbers) / len(f.texts)
+	for i := range f.texts {
+		rows = append(rows, numbers[i*n:(i+1)*n:(i+1)*n])
+	}
+	return rows, nil
+}
+
+func (f *encoderFlight) numbers() ([]float32, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return cgotorch.Elements[float32](f.read)
+}
