@@ -129,18 +129,26 @@ type encoderLoad struct {
 
 // closed lets so many clients ask. Each asks again when it has an answer.
 func (r *embeddingsRun) closed(clients, count int, ask func(client, i int) error) (encoderLoad, error) {
-	each := make([]sample, clients)
-	before, cpu := r.e.Stats(), cpuTime()
-	seconds, err := askAll(clients, count, func(client, i int) error {
-		at := time.Now()
-		err := ask(client, i)
-		each[client] = append(each[client], time.Since(at).Seconds()*1e3)
-		return err
+	return r.measured(count, func() (sample, error) {
+		each := make([]sample, clients)
+		_, err := askAll(clients, count, func(client, i int) error {
+			at := time.Now()
+			err := ask(client, i)
+			each[client] = append(each[client], time.Since(at).Seconds()*1e3)
+			return err
+		})
+		return slices.Concat(each...), err
 	})
-	after := r.e.Stats()
+}
+
+// measured returns what `run` loads the Encoder with by its requests.
+func (r *embeddingsRun) measured(count int, run func() (sample, error)) (encoderLoad, error) {
+	before, cpu, began := r.e.Stats(), cpuTime(), time.Now()
+	took, err := run()
+	seconds, after := time.Since(began).Seconds(), r.e.Stats()
 	batches := float64(after.Batches - before.Batches)
 	return encoderLoad{
-		rate: float64(count) / seconds, took: slices.Concat(each...), cores: (cpuTime() - cpu).Seconds() / seconds,
+		rate: float64(count) / seconds, took: took, cores: (cpuTime() - cpu).Seconds() / seconds,
 		batch: 1e3 * seconds / batches, texts: float64(after.Texts-before.Texts) / batches,
 	}, err
 }
@@ -168,24 +176,32 @@ func (r *embeddingsRun) offline(kind string, count int) (rate float64, err error
 	return rate, nil
 }
 
-// arriving returns the times in milliseconds of requests that come by chance, so many a second.
-func (r *embeddingsRun) arriving(kind string, rate float64, count int) (sample, error) {
+// arriving is what requests are that come by chance, so many a second.
+func (r *embeddingsRun) arriving(kind string, rate float64, count int) (encoderLoad, error) {
 	random := rand.New(rand.NewPCG(9, 9))
-	took, errs := make(sample, count), make([]error, count)
-	var wg sync.WaitGroup
-	at := time.Now()
-	for i := range count {
-		at = at.Add(time.Duration(random.ExpFloat64() / rate * 1e9))
-		time.Sleep(time.Until(at))
-		wg.Add(1)
-		go func(due time.Time) {
-			defer wg.Done()
-			errs[i] = r.inside(kind, 0, i)
-			took[i] = time.Since(due).Seconds() * 1e3
-		}(at)
+	due := make([]time.Duration, count)
+	at := 0.
+	for i := range due {
+		at += random.ExpFloat64() / rate
+		due[i] = time.Duration(at * 1e9)
 	}
-	wg.Wait()
-	return took, errors.Join(errs...)
+	return r.measured(count, func() (took sample, err error) {
+		took = make(sample, count)
+		errs := make([]error, count)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range count {
+			time.Sleep(due[i] - time.Since(began))
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				errs[i] = r.inside(kind, 0, i)
+				took[i] = (time.Since(began) - due[i]).Seconds() * 1e3
+			}()
+		}
+		wg.Wait()
+		return took, errors.Join(errs...)
+	})
 }
 
 // serve opens the encoder and a server of it.
@@ -196,6 +212,9 @@ func (r *embeddingsRun) serve(kind string) (end func(), err error) {
 	}
 	if r.e, err = text.OpenEncoder(r.c.device, filepath.Join(r.folder, kind), o); err != nil {
 		return nil, err
+	}
+	if r.c.device.IsCUDA() {
+		time.Sleep(3 * time.Second) // sizes of batches are captured while none waits
 	}
 	h := openai.NewHandler(openai.Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -250,13 +269,14 @@ func (r *embeddingsRun) rows(kind string) error {
 		}
 		ours[n], overHTTP[n] = s[0], s[1]
 	}
-	took, err := r.arriving(kind, 0.8*ours[most].rate, count(most))
+	chance, err := r.arriving(kind, 0.8*ours[most].rate, count(most))
 	if err != nil {
 		return err
 	}
 	end()
-	r.emit(against(fmt.Sprintf("text/embeddings/%s-arrivals-80", kind), took.quantile(0.99), "ms", "a batch of the full rate", ours[most].batch, lower,
-		fmt.Sprintf("p99 of %d requests that come by chance, at 80 %% of %.0f/s in the process; p50 %.2f ms; %s", len(took), ours[most].rate, took.median(), r.note)))
+	r.emit(against(fmt.Sprintf("text/embeddings/%s-arrivals-80", kind), chance.took.quantile(0.99), "ms", "a batch of the full rate", ours[most].batch, lower,
+		fmt.Sprintf("p99 of %d requests that come by chance, at 80 %% of %.0f/s in the process; p50 %.2f ms; %.1f texts a batch, one each %.2f ms; %s",
+			len(chance.took), ours[most].rate, chance.took.median(), chance.texts, chance.batch, r.note)))
 	for _, n := range clients {
 		h := overHTTP[n]
 		r.emit(against(fmt.Sprintf("text/embeddings/%s-%d-http", kind, n), h.rate, "requests/s", "in the process", ours[n].rate, higher,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
@@ -216,6 +217,10 @@ func (e *Encoder) Tokens(text string) (ids []int64, cut int) {
 	return ids, cut
 }
 
+// longText is the number of bytes from which on texts of a call become tokens one after another. A
+// text takes a hundred times its size meanwhile.
+const longText = 1 << 14
+
 // Embed returns the vectors of texts. A text that has more tokens than the folder allows is cut. It
 // waits for the device, and holds no OS thread meanwhile. The result is the caller's.
 //
@@ -224,7 +229,12 @@ func (e *Encoder) Tokens(text string) (ids []int64, cut int) {
 // text without tokens and for an Encoder that ranks. An error of one call does not change those of
 // others.
 func (e *Encoder) Embed(ctx context.Context, texts []string) ([][]float32, error) {
+	var long sync.Mutex
 	return e.call(ctx, "Embed", false, len(texts), func(i int) (*encoderText, error) {
+		if len(texts[i]) >= longText {
+			long.Lock()
+			defer long.Unlock()
+		}
 		return &encoderText{tokens: e.tokens.Encode(e.prompt + texts[i])}, nil
 	})
 }
@@ -243,7 +253,12 @@ func (e *Encoder) EmbedTokens(ctx context.Context, texts [][]int64) ([][]float32
 // tokens is cut. Rank waits and fails as [Encoder.Embed] does, and for an Encoder that does not
 // rank.
 func (e *Encoder) Rank(ctx context.Context, query string, texts []string) ([]float32, error) {
+	var long sync.Mutex
 	rows, err := e.call(ctx, "Rank", true, len(texts), func(i int) (*encoderText, error) {
+		if len(query)+len(texts[i]) >= longText {
+			long.Lock()
+			defer long.Unlock()
+		}
 		ids, kinds, err := e.tokens.EncodePair(query, texts[i])
 		if e.kinds == 0 {
 			kinds = nil

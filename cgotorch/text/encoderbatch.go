@@ -14,16 +14,16 @@ import (
 // texts. Elsewhere texts are ordered by length, and one call computes all texts of a length.
 //
 // The host needs longer to launch a small batch's kernels than the device to run them. So those of
-// flash attention are captured, for sizes that roundRows, roundTexts and roundLongest name. Rows
-// and texts that are too many for the batch fill it. No text attends to such rows.
+// flash attention are captured, for the sizes of fill. Rows and texts beyond those of the batch fill
+// it up. No text attends to such rows.
 
 // encoderLayout says where the texts of a batch lie.
 type encoderLayout struct {
-	rows, texts, longest int            // with those that fill a captured size
-	lengths              []int          // of the texts, the longest first
-	tokens               []int64        // of all texts
-	kinds                []int64        // types of the tokens; nil means that all are 0
-	groups               []encoderGroup // of all texts
+	encoderSize                // with what fills a captured size
+	lengths     []int          // of the texts, the longest first
+	tokens      []int64        // of all texts
+	kinds       []int64        // types of the tokens; nil means that all are 0
+	groups      []encoderGroup // of all texts
 }
 
 // encoderGroup is some texts of one length.
@@ -31,7 +31,7 @@ type encoderGroup struct{ from, count, length int }
 
 // newEncoderLayout returns the layout of texts, which are ordered by length.
 func newEncoderLayout(texts []*encoderText) *encoderLayout {
-	l := &encoderLayout{texts: len(texts)}
+	l := &encoderLayout{encoderSize: encoderSize{texts: len(texts)}}
 	for _, t := range texts {
 		n := len(t.tokens)
 		if k := len(l.groups) - 1; k >= 0 && l.groups[k].length == n {
@@ -58,6 +58,9 @@ func newEncoderLayout(texts []*encoderText) *encoderLayout {
 // than the host.
 const mostCapturedRows = 4096
 
+// encoderSize is a size that is captured.
+type encoderSize struct{ rows, texts, longest int }
+
 // fill gives the layout a size that is captured, with one row and one text more at least. It
 // reports whether there is one.
 func (l *encoderLayout) fill() bool {
@@ -65,37 +68,53 @@ func (l *encoderLayout) fill() bool {
 	if rows > mostCapturedRows {
 		return false
 	}
-	l.texts, l.rows, l.longest = roundTexts(l.texts+1, rows), rows, roundLongest(l.longest)
-	return true
+	for _, texts := range textsOf(rows) {
+		if l.texts < texts {
+			l.encoderSize = encoderSize{rows, texts, roundLongest(l.longest)}
+			return true
+		}
+	}
+	return false
 }
 
-// roundRows returns a multiple of 32 that is at least n, and at most an eighth more beyond 256.
+// roundRows returns a multiple of 64 that is at least n, and at most a quarter more beyond 256.
 func roundRows(n int) int {
-	step := 32
+	step := 64
 	for 8*step < n {
 		step *= 2
 	}
 	return (n + step - 1) / step * step
 }
 
-// roundTexts returns one of three numbers of texts for each number of rows.
-func roundTexts(n, rows int) int {
-	for _, size := range []int{rows / 16, rows / 4} {
-		if n <= size {
-			return size
-		}
+// textsOf returns the numbers of texts that are captured with so many rows. Attention has work for
+// each of them, also for one without tokens.
+func textsOf(rows int) []int {
+	if rows <= 1024 {
+		return []int{rows / 4}
 	}
-	return rows
+	return []int{rows / 16, rows / 4}
 }
 
-// roundLongest returns a power of two, at least 128: flash attention has a block of threads for
-// each 128 tokens.
+// roundLongest returns 128 times a power of 4: flash attention has blocks of 128 tokens.
 func roundLongest(n int) int {
 	size := 128
 	for size < n {
-		size *= 2
+		size *= 4
 	}
 	return size
+}
+
+// encoderSizes returns the sizes of batches whose texts have at most 512 tokens, the largest first.
+func encoderSizes(limit int) (sizes []encoderSize) {
+	for longest := 128; longest <= roundLongest(min(limit, 512)); longest *= 4 {
+		for rows := 64; rows <= mostCapturedRows; rows = roundRows(rows + 1) {
+			for _, texts := range textsOf(rows) {
+				sizes = append(sizes, encoderSize{rows, texts, longest})
+			}
+		}
+	}
+	slices.Reverse(sizes)
+	return sizes
 }
 
 // positions returns the place of each token in its text, counted from `first`. With `skipPad` the

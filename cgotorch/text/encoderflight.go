@@ -27,9 +27,14 @@ func (f *encoderFlight) done() <-chan struct{} {
 
 // begin lets the device compute a batch. It does not wait for it.
 func (e *encoding) begin(texts []*encoderText) *encoderFlight {
-	f, l := &encoderFlight{texts: texts}, newEncoderLayout(texts)
+	l := newEncoderLayout(texts)
 	captured := e.net.flashes() && l.fill()
-	weighted := e.head.weighted()
+	return e.launch(texts, l, captured)
+}
+
+// launch is begin for texts that have a layout.
+func (e *encoding) launch(texts []*encoderText, l *encoderLayout, captured bool) *encoderFlight {
+	f, weighted := &encoderFlight{texts: texts}, e.head.weighted()
 	if f.host, f.err = e.slabs.take(e.stream.Device(), roundUp(l.bytes(len(weighted)), 1<<40)); f.err != nil {
 		return f
 	}
@@ -53,6 +58,20 @@ func (e *encoding) begin(texts []*encoderText) *encoderFlight {
 	return f
 }
 
+// prepare captures a size, before texts need it. It waits for the device. Without memory for it,
+// later batches of the size run eagerly.
+func (e *encoding) prepare(size encoderSize) {
+	text := &encoderText{tokens: make([]int64, 1)}
+	if e.ranks && e.kinds > 0 {
+		text.kinds = make([]int64, 1)
+	}
+	for range 2 { // eager, and captured
+		l := newEncoderLayout([]*encoderText{text})
+		l.encoderSize = size
+		_, _ = e.end(e.launch([]*encoderText{text}, l, true))
+	}
+}
+
 // copied returns a copy of numbers in page-locked memory, as rows of `width`.
 func copied[T cgotorch.Element](x *cgotorch.Exec, numbers []T, width int) *cgotorch.Tensor {
 	t := x.Empty(cgotorch.DTypeOf[T](), int64(len(numbers)/width), int64(width))
@@ -65,8 +84,8 @@ func (e *encoding) forward(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	return e.head.forward(x, b, e.net.hidden(x, b))
 }
 
-// capturedFor returns what computes batches of sizes that fill gives, by the longest text. It is
-// captured when a size comes for the second time.
+// capturedFor returns what computes batches of captured sizes, by the longest text. A size is
+// captured when it comes for the second time.
 func (e *encoding) capturedFor(longest int) *cgotorch.Captured {
 	if e.captured[longest] == nil {
 		e.captured[longest] = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
@@ -94,26 +96,25 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 		return nil, err
 	}
 	c := &encoderCall{left: count, done: make(chan struct{})}
-	err := func() error {
-		for i := range count {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			t, err := text(i)
-			if err == nil {
-				err = e.check(t)
-			}
-			if err != nil {
-				return fmt.Errorf("text %d: %w", i, err)
-			}
-			t.of = c
-			c.texts = append(c.texts, t)
+	all := make([]*encoderText, count)
+	err := atOnce(count, func(i int) (err error) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
+		if all[i], err = text(i); err == nil {
+			err = e.check(all[i])
+		}
+		if err != nil {
+			return fmt.Errorf("text %d: %w", i, err)
+		}
+		all[i].of = c
 		return nil
-	}()
-	all := c.texts
+	})
+	if err != nil {
+		return nil, e.submit(c, err)
+	}
 	c.texts = slices.SortedStableFunc(slices.Values(all), func(s, t *encoderText) int { return cmp.Compare(len(s.tokens), len(t.tokens)) })
-	if err := e.submit(c, err); err != nil || count == 0 {
+	if err := e.submit(c, nil); err != nil || count == 0 {
 		return nil, err
 	}
 	select {
@@ -130,6 +131,41 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 		rows[i] = t.out
 	}
 	return rows, nil
+}
+
+// atOnce calls fn for 0 to n-1, on several goroutines if they are many. After an error it calls fn
+// no more, and returns that of the lowest number.
+func atOnce(n int, fn func(i int) error) (err error) {
+	var next atomic.Int64
+	var mu sync.Mutex
+	first := n
+	work := func() {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= n {
+				return
+			}
+			if e := fn(i); e != nil {
+				next.Store(int64(n))
+				mu.Lock()
+				if i < first {
+					first, err = i, e
+				}
+				mu.Unlock()
+			}
+		}
+	}
+	var others sync.WaitGroup
+	for range min(n/16, runtime.GOMAXPROCS(0)-1) {
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			work()
+		}()
+	}
+	work()
+	others.Wait()
+	return err
 }
 
 // check refuses tokens that the model cannot take.
@@ -228,6 +264,10 @@ func (c *encoderCall) fail(err error) {
 // one, if enough texts wait: it then does not wait for the host between both.
 func (e *encoding) loop() {
 	defer close(e.ended)
+	var sizes []encoderSize // to be captured while no text waits
+	if e.net.flashes() {
+		sizes = encoderSizes(e.limit)
+	}
 	var flights []*encoderFlight
 	for {
 		texts, closed := e.take(len(flights))
@@ -236,10 +276,15 @@ func (e *encoding) loop() {
 			continue
 		}
 		var done <-chan struct{}
-		if len(flights) > 0 {
+		switch {
+		case len(flights) > 0:
 			done = flights[0].done()
-		} else if closed {
+		case closed:
 			return
+		case len(sizes) > 0:
+			e.prepare(sizes[0])
+			sizes = sizes[1:]
+			continue
 		}
 		select {
 		case <-done:
