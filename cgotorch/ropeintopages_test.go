@@ -157,6 +157,19 @@ func checkRopedRows(t *testing.T, r *ropedRows) {
 	if !x.Equal(one, memory) {
 		t.Error("rows one by one leave other bits in the cache")
 	}
+	if rows > 1 && (!x.Device().IsCUDA() || r.n.narrow != Float64 && r.head <= 256) {
+		x.FillInPlace(x.Narrow(r.position, 0, 1, rows-1), -3)
+		passed := x.Clone(r.memory)
+		if got := r.run(passed, 0, rows); !x.Equal(x.Narrow(got, 0, 0, 1), x.Narrow(query, 0, 0, 1)) {
+			t.Error("the queries of row 0 have other bits before rows that are passed over")
+		}
+		for kind := range r.pages {
+			x.CopyInPlace(r.cached(rest, kind, 0), r.cached(memory, kind, 0))
+		}
+		if !x.Equal(passed, rest) {
+			t.Error("rows that are passed over have changed the cache")
+		}
+	}
 }
 
 // rope_into_pages names what it does not take. On the CPU that is also a number that is not in the

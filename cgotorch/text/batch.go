@@ -20,12 +20,20 @@ type batch struct {
 	changed   bool    // the device has others
 	host      *cgotorch.HostSlab
 	copy      *cgotorch.Event // of the last copy from host
+
+	captured  bool               // pieces of prompts are
+	pieces    *cgotorch.Captured // see pieceOf
+	piece     *cgotorch.HostSlab // of the last one; nil before the first
+	pieceCopy *cgotorch.Event    // the device has read it
 }
 
 // newBatch makes n empty seats beside the lane of a model.
 func newBatch(m *Model, n int) (b *batch, err error) {
 	l := m.lane
 	b = &batch{steps: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
+	if err := b.forgetSteps(); err != nil { // makes pieces
+		return nil, err
+	}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		var spans []span
@@ -46,6 +54,7 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 		return nil
 	})
 	if err == nil {
+		b.captured = m.stream.Device().IsCUDA() && m.d.flash && m.d.c.experts.top == 0
 		b.host, err = cgotorch.NewHostSlab(m.stream.Device(), 8*n)
 	}
 	if err != nil {
@@ -61,11 +70,13 @@ func (b *batch) forgetSteps() error {
 		errs = append(errs, step.Close())
 	}
 	clear(b.steps)
+	errs = append(errs, b.pieces.Close())
+	b.pieces = cgotorch.NewCaptured(b.pieceOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
 	return errors.Join(errs...)
 }
 
 func (b *batch) close() error {
-	errs := []error{b.forgetSteps()}
+	errs := []error{b.forgetSteps(), b.pieces.Close(), b.piece.Close(), b.pieceCopy.Close()}
 	for _, l := range b.lanes {
 		errs = append(errs, l.close())
 	}

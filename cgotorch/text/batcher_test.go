@@ -134,6 +134,43 @@ func TestBatcher_Answers(t *testing.T) {
 	}
 }
 
+// Pieces of prompts that are padded to captured sizes give the answers of others.
+func TestBatcher_CapturedPieces(t *testing.T) {
+	for name := range configs {
+		t.Run(name, func(t *testing.T) {
+			m := openServed(t, name, text.Options{Context: 600, CacheTokens: 4000})
+			own, other := batcherOf(t, m, text.BatcherOptions{MaxBatch: 3, Piece: 96}), batcherOf(t, m, text.BatcherOptions{MaxBatch: 3, Piece: 96})
+			if other.CapturePieces(false); !own.CapturePieces(true) {
+				t.Skip("pieces through experts are not captured")
+			}
+			r := rand.New(rand.NewPCG(5, 6))
+			near := 1e-4
+			if torchtest.Device().IsCUDA() {
+				near = 0.05
+			}
+			for i, n := range []int{1, 63, 64, 65, 200, 501, 1, 63, 64, 65, 200, 501, 1, 63, 64, 65, 200, 501} {
+				prompt := randomTokens(r, n)
+				o := text.GenerateOptions{Greedy: true, MaxTokens: 1, IgnoreEnd: true}
+				var ids [2][]int64
+				var logs [2][]float64
+				for k, b := range []*text.Batcher{own, other} {
+					var err error
+					if ids[k], logs[k], err = answerOf(t.Context(), b, prompt, o); err != nil {
+						t.Fatal(err)
+					}
+				}
+				far := math.Abs(logs[0][0] - logs[1][0])
+				if !(far <= near) || !torchtest.Device().IsCUDA() && ids[0][0] != ids[1][0] {
+					t.Errorf("prompt %d of %d tokens: got %v (%v), want %v (%v)", i, n, ids[0], logs[0], ids[1], logs[1])
+				}
+			}
+			if s := own.PieceStats(); torchtest.Device().IsCUDA() && (s.Launches < 6 || s.Why != "") {
+				t.Errorf("%d launches, %d eager: %s", s.Launches, s.Eager, s.Why)
+			}
+		})
+	}
+}
+
 // With Reproducible an answer has the same bits alone and beside others, where pages are scarce,
 // callers leave, and prompts begin alike.
 func TestBatcher_Reproducible(t *testing.T) {

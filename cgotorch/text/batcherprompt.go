@@ -89,16 +89,28 @@ func (b *Batcher) piece(r *request, most int) (int, error) {
 // runPiece runs tokens r.keep up to `to` through the layers.
 func (b *Batcher) runPiece(r *request, to int, last bool) (read *cgotorch.HostRead, err error) {
 	a, l := r.a, r.a.c.lane
+	from, tokens := r.rest.from, r.rest.tokens
+	var numbers []int64
+	if b.b.captures(r.keep, to-r.keep) {
+		if numbers, err = b.b.writePiece(b.m.stream, tokens[r.keep-from:to-from], r.keep); err != nil {
+			return nil, err
+		}
+	}
 	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		if r.rest.device == nil {
-			r.rest.device = x.Keep(cgotorch.FromSlice(x, r.rest.tokens))
-		}
-		l.turn(x, r.rest.from+len(r.rest.tokens))
+		l.turn(x, from+len(tokens))
 		if last {
 			b.load(x, r, a.mask)
 		}
-		logits := l.prompt(x, x.Narrow(r.rest.device, 0, r.keep-r.rest.from, to-r.keep), r.keep, a.c.live(to), last)
+		var logits *cgotorch.Tensor
+		if numbers != nil {
+			logits = b.b.runPiece(x, l, numbers, a.c.live(to), last)
+		} else {
+			if r.rest.device == nil {
+				r.rest.device = x.Keep(cgotorch.FromSlice(x, tokens))
+			}
+			logits = l.prompt(x, x.Narrow(r.rest.device, 0, r.keep-from, to-r.keep), r.keep, a.c.live(to), last)
+		}
 		if last {
 			l.sample(x, a.f, logits, l.results.next(x))
 			read = l.results.read(x)

@@ -215,3 +215,13 @@ func (e *Encoder) Captured() (launches int, why string) {
 	}
 	return launches, why
 }
+
+// CapturePieces lets a Batcher of a model without experts pad and capture the pieces of prompts, or
+// not. It reports whether the model has no experts. No request has come yet.
+func (b *Batcher) CapturePieces(on bool) bool {
+	b.b.captured = on && b.m.d.c.experts.top == 0
+	return b.m.d.c.experts.top == 0
+}
+
+// PieceStats tells how pieces of prompts were captured.
+func (b *Batcher) PieceStats() cgotorch.CapturedStats { return b.b.pieces.Stats() }

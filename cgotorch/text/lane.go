@@ -177,14 +177,32 @@ func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
 	}).Close()
 }
 
-// cachedPass returns a pass over tokens of one sequence at these positions, Int64 [rows]. It reads
-// and writes the pages of the first `blocks` blocks of each table. `past` is the position of the
-// first token, or 0 if the host does not know it.
-func (l *lane) cachedPass(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, rows, past int, blocks []int) *rowsPass {
-	d := l.d
-	p := &rowsPass{tokens: tokens, positions: positions, frequencies: l.frequencies}
-	through := &pass{rows: rows}
-	if d.room.passes && rows*d.c.experts.top > fewPicks {
+// cachedRows are tokens of one sequence.
+type cachedRows struct {
+	tokens, positions *cgotorch.Tensor // Int64 [rows]
+	rows              int
+	past              int              // the position of the first token, or 0 if the host does not know it
+	blocks            []int            // the first ones of each table, whose pages are read and written
+	last              *cgotorch.Tensor // Int64 [1]: the last position
+	ends              *cgotorch.Tensor // Int32 [2]: 0, and the number of rows that are not passed over
+}
+
+// rowsOf returns the cachedRows of all tokens.
+func (l *lane) rowsOf(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, past int, blocks []int) cachedRows {
+	n := int(tokens.Numel())
+	r := cachedRows{tokens: tokens, positions: positions, rows: n, past: past, blocks: blocks, last: x.Narrow(positions, 0, n-1, 1), ends: l.one}
+	if n > 1 && l.d.flash {
+		r.ends = x.Arange(cgotorch.Int32, 0, 2*n, n)
+	}
+	return r
+}
+
+// cachedPass returns a pass over rows.
+func (l *lane) cachedPass(x *cgotorch.Exec, r cachedRows) *rowsPass {
+	d, positions := l.d, r.positions
+	p := &rowsPass{tokens: r.tokens, positions: positions, frequencies: l.frequencies}
+	through := &pass{rows: r.rows}
+	if d.room.passes && r.rows*d.c.experts.top > fewPicks {
 		through.experts = d.table.Pass(x)
 	}
 	p.experts = func(layer *decoderLayer, s *rowStream) {
@@ -192,9 +210,9 @@ func (l *lane) cachedPass(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, 
 	}
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
-		views[i] = l.view(x, s, positions, rows, blocks[i])
+		views[i] = l.view(x, s, r, r.blocks[i])
 		if s.window == 0 {
-			views[i].past = past
+			views[i].past = r.past
 		}
 		for k, layer := range s.layers {
 			spanOf[layer], within[layer] = i, k
@@ -229,8 +247,8 @@ type cacheView struct {
 	past             int              // keys before those of the rows, if all rows see all of them; else 0
 }
 
-func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, rows, blocks int) cacheView {
-	v := cacheView{window: s.window, blocks: blocks, rows: rows, keys: blocks * pageTokens}
+func (l *lane) view(x *cgotorch.Exec, s *laneSpan, r cachedRows, blocks int) cacheView {
+	v := cacheView{window: s.window, blocks: blocks, rows: r.rows, keys: blocks * pageTokens}
 	layers, keyHeads := int64(len(s.layers)), l.d.c.keyHeads
 	heads := x.Arange(cgotorch.Int64, 0, keyHeads, 1)
 	ofHeads := func(pages *cgotorch.Tensor) *cgotorch.Tensor { // of a page [..., 1] those of its heads
@@ -239,14 +257,11 @@ func (l *lane) view(x *cgotorch.Exec, s *laneSpan, positions *cgotorch.Tensor, r
 	live := x.Narrow(s.table, 2, 0, blocks)
 	v.table = x.Reshape(x.Transpose(ofHeads(x.Unsqueeze(live, 3)), 2, 3), layers, -1)
 	if !l.d.flash {
-		v.mask = l.d.sees(x, positions, x.Add(x.Arange(cgotorch.Int64, 1, v.keys+1, 1), s.before), s.window)
+		v.mask = l.d.sees(x, r.positions, x.Add(x.Arange(cgotorch.Int64, 1, v.keys+1, 1), s.before), s.window)
 		return v
 	}
-	x.SubOut(x.Narrow(positions, 0, rows-1, 1), s.before, x.Narrow(s.ends, 0, 1, 1))
-	v.rowEnds, v.keyEnds = l.one, s.ends
-	if rows > 1 {
-		v.rowEnds = x.Arange(cgotorch.Int32, 0, 2*rows, rows)
-	}
+	x.SubOut(r.last, s.before, x.Narrow(s.ends, 0, 1, 1))
+	v.rowEnds, v.keyEnds = r.ends, s.ends
 	return v
 }
 
@@ -257,7 +272,7 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 		n := int(tokens.Numel())
 		var hidden *cgotorch.Tensor
 		l.d.withSlots(x, func() {
-			hidden = l.d.rows(x, l.cachedPass(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), n, from, blocks))
+			hidden = l.d.rows(x, l.cachedPass(x, l.rowsOf(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), from, blocks)))
 		})
 		if !last {
 			return nil
@@ -280,7 +295,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		if l.d.edge != "" {
 			logits = l.d.token(x, l.tokenPass(x, counts))
 		} else {
-			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.token, l.position, 1, 0, counts)))
+			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.rowsOf(x, l.token, l.position, 0, counts))))
 		}
 		if f.mask {
 			x.CopyInPlace(l.logits, logits)

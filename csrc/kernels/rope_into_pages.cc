@@ -6,14 +6,15 @@
 //             their weights; with `offset` the weights are 1 + weight
 //   cos, sin  [rows, 1, turned] float32: the first `turned` elements of queries and keys are
 //             rotated; the sines of the first half are negative already
-//   position  [rows] int64, the positions of the tokens
+//   position  [rows] int64, the positions of the tokens; a row below 0 is passed over
 //   memory    [2, pages, key_heads, 16, HEAD], the cache: pages of 16 tokens
 //   table     [2, blocks] int64: the pages of keys, and those of values, which count from `pages`
 //   before    [1] int64, the position before the first of the table
 //
-// Keys and values go into the cache. The result is the queries, [rows, heads, HEAD]. Norms and
-// rotations are in float32. A position that the table has not reads other memory: the device does
-// not check it. On the CPU, and for float64, LibTorch's operators do the work.
+// Keys and values go into the cache. The result is the queries, [rows, heads, HEAD]; those of rows
+// that are passed over are undefined. Norms and rotations are in float32. A position that the table
+// has not reads other memory: the device does not check it. On the CPU, and for float64 and heads
+// beyond 256, LibTorch's operators do the work. On CUDA they pass over no row.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -95,6 +96,7 @@ extern "C" __global__ void __launch_bounds__(256) rope_into_pages(const Rope r) 
   const int lane = threadIdx.x % 32, all = r.heads + 2 * r.key_heads;
   const Raw* const from = r.qkv + row * all * HEAD;
   const float *const cosines = r.cosines + row * r.turned, *const sines = r.sines + row * r.turned;
+  if (r.position[row] < 0) return;
   const long long place = r.position[row] - *r.before - 1;
   const int within = static_cast<int>(place % 16);
   float of_queries = 1, of_keys = 1;
@@ -175,6 +177,12 @@ struct Inputs : HeadInputs {
   }
 };
 
+// Returns the least of some numbers on the CPU, without an operator that would count as a wait.
+int64_t least(const at::Tensor& numbers) {
+  const int64_t* const all = numbers.const_data_ptr<int64_t>();
+  return *std::min_element(all, all + numbers.numel());
+}
+
 // Throws if a number on the CPU is none of `count`. It reads them without an operator that would
 // count as a wait.
 void check_numbers(const at::Tensor& numbers, int64_t count, const char* what) {
@@ -189,14 +197,19 @@ at::Tensor by_operators(const Inputs& of) {
   const at::ScalarType dtype = of.memory.scalar_type();
   const at::Tensor qkv = of.qkv.view({rows, -1, head});
   const auto made = [&](int64_t from, int64_t count, Optional norm) { return of.normed_and_rotated(qkv.narrow(1, from, count).to(of.wide()), norm).to(dtype); };
-  const at::Tensor places = of.position.view({-1}).sub(of.before.view({-1})).sub(1);
+  const at::Tensor positions = of.position.view({-1});
+  at::Tensor places = positions.sub(of.before.view({-1})).sub(1), kept;
+  if (positions.is_cpu() && least(positions) < 0) {
+    kept = positions.ge(0).nonzero().view(-1);
+    places = places.index_select(0, kept);
+  }
   const at::Tensor blocks = places.div(kPage, "floor"), within = places.remainder(kPage);
   check_numbers(blocks, of.table.size(1), "blocks of the table");
   const at::Tensor cache = of.memory.view({-1, key_heads, kPage, head});
   const auto write = [&](int64_t kind, const at::Tensor& fresh) {
     const at::Tensor pages = of.table.select(0, kind).index_select(0, blocks);
     check_numbers(pages, cache.size(0), "pages of memory");
-    cache.transpose(1, 2).index_put_({pages, within}, fresh);
+    cache.transpose(1, 2).index_put_({pages, within}, kept.defined() ? fresh.index_select(0, kept) : fresh);
   };
   write(0, made(of.heads, key_heads, of.key_norm));
   write(1, qkv.narrow(1, of.heads + key_heads, key_heads));

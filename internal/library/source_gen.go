@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "1596bfa43e428aecd0664e4303bec811732f062f04350ef3ae37e84bbe548a37"
+const Source = "b8c2a67f971bb19d5cac08ebf073efaf9211e7717c889c939dca972fa0430220"
