@@ -312,13 +312,13 @@ func (r *embeddingsRun) against(kind string, clients []int, each func(n int, the
 	defer p.close()
 	device := r.c.device.String()
 	queued := peerRate{name: "sentence-transformers behind a queue"}
-	tuned := map[string]int{"embed": r.c.or(16, 2048), "rerank": r.c.or(1, 16)}[kind]
+	tuned := map[string]int{"embed": r.c.or(16, 1024), "rerank": r.c.or(1, 16)}[kind]
 	if err := p.do(&queued, "load", "folder", r.folder, "device", device, "kind", kind, "half", r.c.device.IsCUDA(), "compiled", r.c.compile && !r.c.brief, "count", tuned); err != nil {
 		return err
 	}
 	for _, n := range clients {
 		for range 2 {
-			if err := p.do(&queued, "rate", "kind", kind, "clients", n, "count", min(count(n), 10*tuned)); err != nil {
+			if err := p.do(&queued, "rate", "kind", kind, "clients", n, "count", min(count(n), 4*tuned)); err != nil {
 				return err
 			}
 		}
