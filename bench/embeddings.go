@@ -269,7 +269,7 @@ func (r *embeddingsRun) rows(kind string) error {
 		}
 		ours[n], overHTTP[n] = s[0], s[1]
 	}
-	chance, err := r.arriving(kind, 0.8*ours[most].rate, count(most))
+	chance, err := r.arriving(kind, 0.8*ours[most].rate, 5*count(most))
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,8 @@ type BatcherOptions struct {
 	// refused. 0 means 16 times MaxBatch.
 	Queue int
 	// Piece is the number of tokens of prompts that are computed between two steps of answers. It
-	// bounds what a long prompt adds to their time. It is a multiple of 16. 0 means 512 on CUDA, where
-	// a large GPU needs hardly longer than for 256, and 256 on the CPU. Up to 16 times as many are computed where more prompts wait than answers go on, and fewer where a prompt
+	// bounds what a long prompt adds to their time. It is a multiple of 16. 0 means 256. Up to 16
+	// times as many are computed where more prompts wait than answers go on, and fewer where a prompt
 	// is long already. Where no answer goes on, they are 2,048, or 512 without flash attention. More
 	// than that is never computed at once.
 	Piece int
@@ -107,11 +107,7 @@ func (m *Model) newBatcher(o BatcherOptions, early bool) (*Batcher, error) {
 	}
 	fill(&o.MaxBatch, 64)
 	fill(&o.Queue, 16*o.MaxBatch)
-	piece := 256
-	if m.stream.Device().IsCUDA() {
-		piece = 512
-	}
-	fill(&o.Piece, piece)
+	fill(&o.Piece, 256)
 	for _, n := range []struct {
 		name        string
 		value, most int

@@ -171,6 +171,34 @@ func TestBatcher_CapturedPieces(t *testing.T) {
 	}
 }
 
+// A prompt beside an answer takes few passes: none for what is left of a piece.
+func TestBatcher_Passes(t *testing.T) {
+	m := openServed(t, "llama", text.Options{Context: 4000, CacheTokens: 8000})
+	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 2})
+	b.CapturePieces(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	began, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		made := 0
+		for range b.Generate(ctx, []int64{1, 2, 3}, text.GenerateOptions{Greedy: true, MaxTokens: 3900, IgnoreEnd: true}) {
+			if made++; made == 1 {
+				close(began)
+			}
+		}
+	}()
+	<-began
+	before := b.PieceStats()
+	_, _, err := answerOf(t.Context(), b, randomTokens(rand.New(rand.NewPCG(9, 9)), 1000), text.GenerateOptions{Greedy: true, MaxTokens: 1})
+	must.Do(t, err)
+	after := b.PieceStats()
+	if passes := after.Eager + after.Launches - before.Eager - before.Launches; passes != 4 {
+		t.Errorf("a prompt of 1,000 tokens took %d passes, want 4", passes)
+	}
+	cancel()
+	<-ended
+}
+
 // With Reproducible an answer has the same bits alone and beside others, where pages are scarce,
 // callers leave, and prompts begin alike.
 func TestBatcher_Reproducible(t *testing.T) {

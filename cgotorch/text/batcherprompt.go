@@ -11,14 +11,21 @@ import (
 // answers go on.
 const mostPieces = 16
 
-// farKeys is the number of keys before a token that take as long as its products.
-const farKeys = 8192
+// farKeys is the number of keys before a token that take as long as its products. Up to nearKeys do
+// not count.
+const (
+	farKeys  = 8192
+	nearKeys = 2048
+)
+
+// leastPass is the number of tokens that take as long as a pass of fewer: it reads all weights.
+const leastPass = 128
 
 // pieces enqueues pieces of the prompts that are not computed. It reports whether there is one.
 //
-// All of them together have Piece tokens beside answers that go on. They have more where more
-// prompts wait than answers go on. The shortest rest comes first in every other turn, so that a
-// long prompt does not keep others waiting. The oldest comes first in the turns between.
+// All of them together take as long as Piece tokens beside answers that go on. They take longer
+// where more prompts wait than answers go on. The shortest rest comes first in every other turn, so
+// that a long prompt does not keep others waiting. The oldest comes first in the turns between.
 func (b *Batcher) pieces() (any bool) {
 	prompts, running := b.byAge(false), len(b.byAge(true))
 	budget := b.m.lane.part
@@ -29,9 +36,10 @@ func (b *Batcher) pieces() (any bool) {
 	if b.odd {
 		slices.SortStableFunc(prompts, func(r, s *request) int { return cmp.Compare(r.unmade(), s.unmade()) })
 	}
+	least := min(leastPass, b.o.Piece)
 	for _, r := range prompts {
-		for budget > 0 && r.seat >= 0 && !r.running {
-			far := 1 + float64(r.keep)/farKeys
+		for budget >= least && r.seat >= 0 && !r.running {
+			far := 1 + float64(max(0, r.keep-nearKeys))/farKeys
 			done, err := b.piece(r, max(pageTokens, int(float64(budget)/far)))
 			if err != nil {
 				b.fail(err)
@@ -40,7 +48,7 @@ func (b *Batcher) pieces() (any bool) {
 			if done == 0 {
 				break
 			}
-			budget -= int(float64(done) * far)
+			budget -= max(least, int(float64(done)*far))
 			any = true
 		}
 	}

@@ -297,11 +297,11 @@ func (e *encoding) loop() {
 
 // take takes a batch out of the queue, one text of each call in turn. The texts are ordered by
 // length, the longest first. take takes none while two batches are under way, and none beside one
-// unless half a batch waits.
+// unless a quarter of a batch waits.
 func (e *encoding) take(underWay int) (texts []*encoderText, closed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if underWay > 1 || underWay > 0 && 2*e.waitingTokens < e.batch {
+	if underWay > 1 || underWay > 0 && 4*e.waitingTokens < e.batch {
 		return nil, e.closed
 	}
 	for tokens := 0; len(e.waiting) > 0; {

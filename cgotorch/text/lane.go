@@ -219,12 +219,13 @@ func (l *lane) cachedPass(x *cgotorch.Exec, r cachedRows) *rowsPass {
 		}
 	}
 	keyHeads, head := int64(d.c.keyHeads), int64(d.c.head)
-	byPage := x.View(l.pages.memory, -1, pageTokens*head) // pages of one head
+	byPage := call(x, "aten::view.dtype", x.View(l.pages.memory, -1, pageTokens*head), cgotorch.Complex128) // pages of one head, 16 bytes at a time
 	p.attend = func(i int, layer *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
 		v, s, k := &views[spanOf[i]], l.spans[spanOf[i]], within[i]
 		query := call(x, "streamtorch::rope_into_pages", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, positions,
 			l.pages.memory, x.Select(x.Narrow(s.table, 2, 0, v.blocks), 0, k), s.before, d.c.heads)
-		all := x.Transpose(x.View(x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), 2, keyHeads, -1, head), 1, 2)
+		gathered := call(x, "aten::view.dtype", x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), l.pages.memory.DType())
+		all := x.Transpose(x.View(gathered, 2, keyHeads, -1, head), 1, 2)
 		key, value := x.Select(all, 0, 0), x.Select(all, 0, 1)
 		if d.flash {
 			return d.mixByFlash(x, layer, query, key, value, v)
