@@ -14,8 +14,8 @@ import (
 // texts. Elsewhere texts are ordered by length, and one call computes all texts of a length.
 //
 // The host needs longer to launch a small batch's kernels than the device to run them. So those of
-// flash attention are captured, for the sizes of fill. Rows and texts beyond those of the batch fill
-// it up. No text attends to such rows.
+// flash attention are captured, for the sizes of fill. Rows and texts beyond those of the batch
+// fill it up. No text attends to such rows.
 
 // encoderLayout says where the texts of a batch lie.
 type encoderLayout struct {

@@ -321,8 +321,8 @@ func (e *encoding) take(underWay int) (texts []*encoderText, closed bool) {
 	return texts, e.closed
 }
 
-// answer waits for a batch, and tells the callers. If it failed, answer computes each text alone. So
-// a call fails for its own texts only.
+// answer waits for a batch, and tells the callers. If it failed, answer computes each text alone.
+// So a call fails for its own texts only.
 func (e *encoding) answer(f *encoderFlight) {
 	texts := f.texts
 	rows, err := e.end(f)
