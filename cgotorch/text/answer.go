@@ -136,7 +136,12 @@ func (a *answer) load(x *cgotorch.Exec, l *lane, allowed []bool) {
 		write(x, l.sampler.allowed, allowed)
 	}
 	l.sampler.load(x, &a.o, a.f, a.prompt, a.made)
-	write(x, l.position, []int64{int64(len(a.prompt) + len(a.made) - 1)})
+	a.place(x, l)
+}
+
+// place moves the lane to the last token. It does not wait.
+func (a *answer) place(x *cgotorch.Exec, l *lane) {
+	x.FillInPlace(l.position, len(a.prompt)+len(a.made)-1)
 }
 
 // enter loads the lane for a step that begins with a token at position `at`.

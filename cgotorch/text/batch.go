@@ -21,16 +21,17 @@ type batch struct {
 	host      *cgotorch.HostSlab
 	copy      *cgotorch.Event // of the last copy from host
 
-	captured  bool               // pieces of prompts are
-	pieces    *cgotorch.Captured // see pieceOf
-	piece     *cgotorch.HostSlab // of the last one; nil before the first
-	pieceCopy *cgotorch.Event    // the device has read it
+	captured  bool                            // pieces of prompts are
+	pieces    *cgotorch.Captured              // see pieceOf
+	beside    map[features]*cgotorch.Captured // steps with pieces: see besideOf
+	piece     *cgotorch.HostSlab              // of the last one; nil before the first
+	pieceCopy *cgotorch.Event                 // the device has read it
 }
 
 // newBatch makes n empty seats beside the lane of a model.
 func newBatch(m *Model, n int) (b *batch, err error) {
 	l := m.lane
-	b = &batch{steps: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
+	b = &batch{steps: map[features]*cgotorch.Captured{}, beside: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
 	if err := b.forgetSteps(); err != nil { // makes pieces
 		return nil, err
 	}
@@ -66,10 +67,12 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 // forgetSteps closes what is captured. Later steps are captured anew.
 func (b *batch) forgetSteps() error {
 	var errs []error
-	for _, step := range b.steps {
-		errs = append(errs, step.Close())
+	for _, all := range []map[features]*cgotorch.Captured{b.steps, b.beside} {
+		for _, step := range all {
+			errs = append(errs, step.Close())
+		}
+		clear(all)
 	}
-	clear(b.steps)
 	errs = append(errs, b.pieces.Close())
 	b.pieces = cgotorch.NewCaptured(b.pieceOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
 	return errors.Join(errs...)
@@ -126,18 +129,13 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 		for i := range in {
 			counts[i] = int(in[i].Shape()[3])
 		}
-		told := x.Narrow(b.told, 0, 0, n)
 		if l := b.lanes[0]; n == 1 && d.edge != "" && !alike {
-			l.sample(x, f, d.token(x, l.tokenPass(x, counts)), told)
+			l.sample(x, f, d.token(x, l.tokenPass(x, counts)), x.Narrow(b.told, 0, 0, n))
 			return
 		}
-		logits := b.logits(x, n, counts, alike)
-		b.samplers.rows(x, 0, n).pick(x, f, logits, x.Narrow(b.tokens, 0, 0, n), x.Narrow(b.seats.positions, 0, 0, n), told, "full")
+		b.pick(x, f, b.logits(x, n, counts, alike))
 	}
-	var in []*cgotorch.Tensor
-	for i, s := range b.spans {
-		in = append(in, x.Narrow(x.Narrow(s.tables, 0, 0, n), 3, 0, blocks[i]))
-	}
+	in := b.stepInputs(x, n, blocks)
 	d.withSlots(x, func() {
 		if d.fetches = d.byEngine != nil && d.byEngine(x); !d.fetches {
 			capturedOf(b.steps, f, run).Run(x, in...)
@@ -148,6 +146,25 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 			return nil
 		})
 	})
+	return b.tell(x, n)
+}
+
+// stepInputs returns the first blocks of the tables of n seats, for each span.
+func (b *batch) stepInputs(x *cgotorch.Exec, n int, blocks []int) (in []*cgotorch.Tensor) {
+	for i, s := range b.spans {
+		in = append(in, x.Narrow(x.Narrow(s.tables, 0, 0, n), 3, 0, blocks[i]))
+	}
+	return in
+}
+
+// pick samples the tokens behind the logits of the first seats, [n, vocab], and moves the seats.
+func (b *batch) pick(x *cgotorch.Exec, f features, logits *cgotorch.Tensor) {
+	first := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 0, 0, int(logits.Shape()[0])) }
+	b.samplers.rows(x, 0, int(logits.Shape()[0])).pick(x, f, logits, first(b.tokens), first(b.seats.positions), first(b.told), "full")
+}
+
+// tell returns the read of what a step has told its first n seats.
+func (b *batch) tell(x *cgotorch.Exec, n int) *cgotorch.HostRead {
 	for i := range n {
 		if b.positions[i] >= 0 {
 			b.positions[i]++

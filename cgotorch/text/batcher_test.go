@@ -82,55 +82,66 @@ func servedOptions(i, vocab int) text.GenerateOptions {
 // Each answer is the one that a conversation gives.
 func TestBatcher_Answers(t *testing.T) {
 	for name := range configs {
-		t.Run(name, func(t *testing.T) {
-			m := openServed(t, name, text.Options{Context: 200, CacheTokens: 4000})
-			b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 6, Piece: 16})
-			const requests = 24
-			r := rand.New(rand.NewPCG(1, 2))
-			prompts := make([][]int64, requests)
-			for i := range prompts {
-				prompts[i] = randomTokens(r, 1+r.IntN(90))
+		t.Run(name, func(t *testing.T) { checkAnswers(t, name, false) })
+		t.Run(name+"/beside", func(t *testing.T) { checkAnswers(t, name, true) })
+	}
+}
+
+// checkAnswers compares answers. With `beside` steps take pieces of prompts with them, on the CPU
+// too.
+func checkAnswers(t *testing.T, name string, beside bool) {
+	m := openServed(t, name, text.Options{Context: 200, CacheTokens: 4000})
+	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 6, Piece: 16})
+	if able := b.CapturePieces(beside); beside && !able {
+		t.Skip("pieces through experts are not captured")
+	}
+	const requests = 24
+	r := rand.New(rand.NewPCG(1, 2))
+	prompts := make([][]int64, requests)
+	for i := range prompts {
+		prompts[i] = randomTokens(r, 1+r.IntN(90))
+	}
+	var wg sync.WaitGroup
+	ids, logs, errs := make([][]int64, requests), make([][]float64, requests), make([]error, requests)
+	options := func(i int) text.GenerateOptions {
+		o := servedOptions(i, 61)
+		o.MaxTokens = 1 + i*7%40
+		return o
+	}
+	for i := range requests {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			ids[i], logs[i], errs[i] = answerOf(t.Context(), b, prompts[i], options(i))
+		}()
+	}
+	wg.Wait()
+	for i := range requests {
+		if errs[i] != nil {
+			t.Fatalf("request %d: %v", i, errs[i])
+		}
+		if torchtest.Device().IsCUDA() { // other kernels round otherwise
+			if len(ids[i]) != options(i).MaxTokens {
+				t.Errorf("request %d has %d tokens, want %d", i, len(ids[i]), options(i).MaxTokens)
 			}
-			var wg sync.WaitGroup
-			ids, logs, errs := make([][]int64, requests), make([][]float64, requests), make([]error, requests)
-			options := func(i int) text.GenerateOptions {
-				o := servedOptions(i, 61)
-				o.MaxTokens = 1 + i*7%40
-				return o
+			continue
+		}
+		c := m.NewConversation()
+		want, wantLogs := tokensOf(t, c, prompts[i], options(i))
+		must.Do(t, c.Close())
+		if !slices.Equal(ids[i], want) {
+			t.Errorf("request %d: got %v, want %v", i, ids[i], want)
+			continue
+		}
+		for k := range want {
+			if math.Abs(logs[i][k]-wantLogs[k]) > 1e-3 {
+				t.Errorf("request %d, token %d: its log probability is %v, want %v", i, k, logs[i][k], wantLogs[k])
+				break
 			}
-			for i := range requests {
-				wg.Add(1)
-				go func() {
-					defer wg.Done()
-					ids[i], logs[i], errs[i] = answerOf(t.Context(), b, prompts[i], options(i))
-				}()
-			}
-			wg.Wait()
-			for i := range requests {
-				if errs[i] != nil {
-					t.Fatalf("request %d: %v", i, errs[i])
-				}
-				if torchtest.Device().IsCUDA() { // other kernels round otherwise
-					if len(ids[i]) != options(i).MaxTokens {
-						t.Errorf("request %d has %d tokens, want %d", i, len(ids[i]), options(i).MaxTokens)
-					}
-					continue
-				}
-				c := m.NewConversation()
-				want, wantLogs := tokensOf(t, c, prompts[i], options(i))
-				must.Do(t, c.Close())
-				if !slices.Equal(ids[i], want) {
-					t.Errorf("request %d: got %v, want %v", i, ids[i], want)
-					continue
-				}
-				for k := range want {
-					if math.Abs(logs[i][k]-wantLogs[k]) > 1e-3 {
-						t.Errorf("request %d, token %d: its log probability is %v, want %v", i, k, logs[i][k], wantLogs[k])
-						break
-					}
-				}
-			}
-		})
+		}
+	}
+	if n := b.StepsBeside(); beside && n < 10 {
+		t.Errorf("%d steps had a piece beside", n)
 	}
 }
 
@@ -171,7 +182,7 @@ func TestBatcher_CapturedPieces(t *testing.T) {
 	}
 }
 
-// A prompt beside an answer takes few passes: none for what is left of a piece.
+// A prompt beside an answer takes as many steps as it has pieces: no pass for what is left of one.
 func TestBatcher_Passes(t *testing.T) {
 	m := openServed(t, "llama", text.Options{Context: 4000, CacheTokens: 8000})
 	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 2})
@@ -188,12 +199,11 @@ func TestBatcher_Passes(t *testing.T) {
 		}
 	}()
 	<-began
-	before := b.PieceStats()
+	before := b.StepsBeside()
 	_, _, err := answerOf(t.Context(), b, randomTokens(rand.New(rand.NewPCG(9, 9)), 1000), text.GenerateOptions{Greedy: true, MaxTokens: 1})
 	must.Do(t, err)
-	after := b.PieceStats()
-	if passes := after.Eager + after.Launches - before.Eager - before.Launches; passes != 4 {
-		t.Errorf("a prompt of 1,000 tokens took %d passes, want 4", passes)
+	if passes := b.StepsBeside() - before; passes != 4 || b.PieceStats().Eager+b.PieceStats().Launches != 1 {
+		t.Errorf("a prompt of 1,000 tokens took %d steps, want 4 and no pass of its own", passes)
 	}
 	cancel()
 	<-ended

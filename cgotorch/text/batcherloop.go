@@ -18,8 +18,9 @@ import (
 //   - ends requests whose callers have left,
 //   - takes the pages of requests that stay, and gives waiting requests the empty seats,
 //   - lets programs fill masks,
-//   - enqueues a step of all seats whose prompts are computed,
-//   - enqueues a piece of each prompt that is not,
+//   - enqueues a step of all seats whose prompts are computed, with a piece of a prompt in the same
+//     pass over the weights,
+//   - enqueues further pieces of prompts, if many wait,
 //   - reads the tokens of the turn before.
 //
 // So the device computes a turn while the host reads the one before. A step begins with tokens that
@@ -112,7 +113,11 @@ func (b *Batcher) turn() bool {
 	}
 	b.fillMasks()
 	before, stepped, pieces := len(b.flights), false, false
-	if !b.withLane(func() { stepped, pieces = b.step(), b.pieces() }) {
+	if !b.withLane(func() {
+		prompts := b.newPromptTurn()
+		stepped = b.step(prompts)
+		pieces = b.pieces(prompts)
+	}) {
 		return true
 	}
 	if !b.early {

@@ -21,52 +21,147 @@ const (
 // leastPass is the number of tokens that take as long as a pass of fewer: it reads all weights.
 const leastPass = 128
 
-// pieces enqueues pieces of the prompts that are not computed. It reports whether there is one.
+// promptTurn chooses the pieces of prompts that one turn computes.
 //
 // All of them together take as long as Piece tokens beside answers that go on. They take longer
 // where more prompts wait than answers go on. The shortest rest comes first in every other turn, so
 // that a long prompt does not keep others waiting. The oldest comes first in the turns between.
-func (b *Batcher) pieces() (any bool) {
-	prompts, running := b.byAge(false), len(b.byAge(true))
-	budget := b.m.lane.part
-	if running > 0 {
-		budget = b.o.Piece * max(1, min(mostPieces, len(prompts)/running))
-	}
+type promptTurn struct {
+	b             *Batcher
+	order         []*request
+	budget, least int // tokens
+	any           bool
+}
+
+func (b *Batcher) newPromptTurn() *promptTurn {
 	b.odd = !b.odd
-	if b.odd {
-		slices.SortStableFunc(prompts, func(r, s *request) int { return cmp.Compare(r.unmade(), s.unmade()) })
+	t := &promptTurn{b: b, budget: b.m.lane.part, least: min(leastPass, b.o.Piece)}
+	t.arrange()
+	if running := len(b.byAge(true)); running > 0 {
+		t.budget = b.o.Piece * max(1, min(mostPieces, len(t.order)/running))
 	}
-	least := min(leastPass, b.o.Piece)
-	for _, r := range prompts {
-		for budget >= least && r.seat >= 0 && !r.running {
-			far := 1 + float64(max(0, r.keep-nearKeys))/farKeys
-			done, err := b.piece(r, max(pageTokens, int(float64(budget)/far)))
+	return t
+}
+
+// arrange orders the prompts that wait now.
+func (t *promptTurn) arrange() {
+	t.order = t.b.byAge(false)
+	if t.b.odd {
+		slices.SortStableFunc(t.order, func(r, s *request) int { return cmp.Compare(r.unmade(), s.unmade()) })
+	}
+}
+
+// next returns the next piece, or nil. Before it come the requests that get their pages again,
+// unless `fresh` asks for none if one of them comes first.
+func (t *promptTurn) next(fresh bool) (*promptPiece, error) {
+	for len(t.order) > 0 && t.budget >= t.least {
+		r := t.order[0]
+		if r.seat < 0 || r.running {
+			t.order = t.order[1:]
+			continue
+		}
+		if r.saved != nil {
+			if fresh {
+				return nil, nil
+			}
+			done, err := t.b.resume(r)
 			if err != nil {
-				b.fail(err)
-				return true
+				return nil, err
 			}
-			if done == 0 {
-				break
-			}
-			budget -= max(least, int(float64(done)*far))
-			any = true
+			t.took(done, 1)
+			t.order = t.order[1:]
+			continue
+		}
+		far := 1 + float64(max(0, r.keep-nearKeys))/farKeys
+		p, err := t.b.choose(r, max(pageTokens, int(float64(t.budget)/far)))
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			t.took(p.to-p.from, far)
+			return p, nil
+		}
+		t.order = t.order[1:]
+	}
+	return nil, nil
+}
+
+// took takes the time of n tokens from the turn's.
+func (t *promptTurn) took(n int, far float64) {
+	if n > 0 {
+		t.any = true
+		t.budget -= max(t.least, int(float64(n)*far))
+	}
+}
+
+// beside returns a piece that a step takes with it, or nil. Rows of a step that are `long` have the
+// rotation of long sequences.
+func (t *promptTurn) beside(long bool) (*promptPiece, error) {
+	b := t.b
+	t.arrange()
+	if b.o.Reproducible || len(t.order) == 0 || !b.b.captures(t.order[0].keep, b.o.Piece) || b.m.d.c.long(len(t.order[0].tokens())) != long {
+		return nil, nil
+	}
+	p, err := t.next(true)
+	if p != nil && p.numbers == nil {
+		err = b.runPiece(p)
+		p = nil
+	}
+	return p, err
+}
+
+// stepBeside is a step with a piece of a prompt in the same pass over the weights. `first` is the
+// read of the token behind the last piece.
+func (b *Batcher) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, p *promptPiece) (read, first *cgotorch.HostRead) {
+	a, l := p.r.a, p.r.a.c.lane
+	if p.last {
+		b.load(x, p.r, a.mask)
+		x.FillInPlace(l.position, -1) // the step passes over the seat
+	}
+	read, logits := b.b.stepBeside(x, f, n, blocks, l, p.numbers, a.c.live(p.to))
+	if p.last {
+		a.place(x, l)
+		l.sample(x, a.f, logits, l.results.next(x))
+		first = l.results.read(x)
+	}
+	return read, first
+}
+
+// pieces enqueues the pieces of a turn that no step has taken. It reports whether there is any.
+func (b *Batcher) pieces(t *promptTurn) bool {
+	t.arrange()
+	for {
+		p, err := t.next(false)
+		if err == nil && p != nil {
+			err = b.runPiece(p)
+		}
+		switch {
+		case err != nil:
+			b.fail(err)
+			return true
+		case p == nil:
+			return t.any
 		}
 	}
-	return any
 }
 
 // unmade returns how many tokens of a prompt are not computed.
 func (r *request) unmade() int { return len(r.a.prompt) + len(r.a.made) - r.keep }
 
-// piece enqueues the next tokens of a prompt, at most `most`, and samples a token behind the last
-// of them. It returns how many they are. 0 means that the prompt has to wait.
-func (b *Batcher) piece(r *request, most int) (int, error) {
-	if r.saved != nil {
-		return b.resume(r)
-	}
+// promptPiece is the next tokens of a prompt.
+type promptPiece struct {
+	r        *request
+	from, to int
+	last     bool    // a token is sampled behind them
+	numbers  []int64 // what writePiece has written; nil for a piece that is not captured
+}
+
+// choose returns the next tokens of a prompt, at most `most`, whose pages it takes. It returns nil if
+// the prompt has to wait.
+func (b *Batcher) choose(r *request, most int) (*promptPiece, error) {
 	tokens := r.tokens()
 	if r.rest == nil && !b.begin(r, tokens) {
-		return 0, nil
+		return nil, nil
 	}
 	size := min(most, b.m.lane.part)
 	if b.o.Reproducible {
@@ -77,55 +172,60 @@ func (b *Batcher) piece(r *request, most int) (int, error) {
 		to -= to % pageTokens
 	}
 	if to <= from {
-		return 0, nil
+		return nil, nil
 	}
 	if room, err := b.grow(r, from, to); err != nil || !room {
-		return 0, err
+		return nil, err
 	}
-	last := to == len(tokens)
-	read, err := b.runPiece(r, to, last)
-	if err != nil {
-		return 0, err
-	}
-	r.keep = to
-	if last {
-		b.began(r, tokens, read)
-	}
-	return to - from, nil
-}
-
-// runPiece runs tokens r.keep up to `to` through the layers.
-func (b *Batcher) runPiece(r *request, to int, last bool) (read *cgotorch.HostRead, err error) {
-	a, l := r.a, r.a.c.lane
-	from, tokens := r.rest.from, r.rest.tokens
-	var numbers []int64
-	if b.b.captures(r.keep, to-r.keep) {
-		if numbers, err = b.b.writePiece(b.m.stream, tokens[r.keep-from:to-from], r.keep); err != nil {
+	p := &promptPiece{r: r, from: from, to: to, last: to == len(tokens)}
+	if b.b.captures(from, to-from) {
+		var err error
+		if p.numbers, err = b.b.writePiece(b.m.stream, tokens[from:to], from); err != nil {
 			return nil, err
 		}
 	}
-	err = b.m.stream.Do(func(x *cgotorch.Exec) error {
+	return p, nil
+}
+
+// runPiece runs a piece through the layers.
+func (b *Batcher) runPiece(p *promptPiece) error {
+	r := p.r
+	a, l := r.a, r.a.c.lane
+	tokens := r.rest.tokens
+	var read *cgotorch.HostRead
+	err := b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		l.turn(x, from+len(tokens))
-		if last {
+		l.turn(x, r.rest.from+len(tokens))
+		if p.last {
 			b.load(x, r, a.mask)
 		}
 		var logits *cgotorch.Tensor
-		if numbers != nil {
-			logits = b.b.runPiece(x, l, numbers, a.c.live(to), last)
+		if p.numbers != nil {
+			logits = b.b.runPiece(x, l, p.numbers, a.c.live(p.to), p.last)
 		} else {
 			if r.rest.device == nil {
 				r.rest.device = x.Keep(cgotorch.FromSlice(x, tokens))
 			}
-			logits = l.prompt(x, x.Narrow(r.rest.device, 0, r.keep-from, to-r.keep), r.keep, a.c.live(to), last)
+			logits = l.prompt(x, x.Narrow(r.rest.device, 0, p.from-r.rest.from, p.to-p.from), p.from, a.c.live(p.to), p.last)
 		}
-		if last {
+		if p.last {
 			l.sample(x, a.f, logits, l.results.next(x))
 			read = l.results.read(x)
 		}
 		return nil
 	})
-	return read, err
+	if err == nil {
+		b.ranPiece(p, read)
+	}
+	return err
+}
+
+// ranPiece notes that a piece is enqueued. `read` is of the token behind the last one.
+func (b *Batcher) ranPiece(p *promptPiece, read *cgotorch.HostRead) {
+	p.r.keep = p.to
+	if p.last {
+		b.began(p.r, p.r.tokens(), read)
+	}
 }
 
 // load writes what a request's sampling needs into its seat.

@@ -9,10 +9,10 @@ import (
 
 // step enqueues the next token of all requests whose prompts are computed. It reports whether there
 // is one.
-func (b *Batcher) step() (stepped bool) {
+func (b *Batcher) step(prompts *promptTurn) (stepped bool) {
 	b.compact()
 	for _, long := range []bool{false, true} { // sequences of one step have one rotation
-		if b.stepOf(long) {
+		if b.stepOf(long, prompts) {
 			stepped = true
 		}
 	}
@@ -20,7 +20,7 @@ func (b *Batcher) step() (stepped bool) {
 }
 
 // stepOf is step for long sequences, or for short ones: see [decoderConfig.long].
-func (b *Batcher) stepOf(long bool) bool {
+func (b *Batcher) stepOf(long bool, prompts *promptTurn) bool {
 	rows, f, err := b.ready(long)
 	last := -1
 	for i, r := range rows {
@@ -30,6 +30,10 @@ func (b *Batcher) stepOf(long bool) bool {
 	}
 	if err == nil && last < 0 {
 		return false
+	}
+	var piece *promptPiece
+	if err == nil {
+		piece, err = prompts.beside(long)
 	}
 	n, blocks := b.sizes(rows, last+1)
 	for i := range b.rows {
@@ -42,7 +46,7 @@ func (b *Batcher) stepOf(long bool) bool {
 		//edge:batch-positions-uploaded TestBatcher_Early
 		err = b.b.upload(b.m.stream)
 	}
-	var read *cgotorch.HostRead
+	var read, first *cgotorch.HostRead
 	if err == nil {
 		err = b.m.stream.Do(func(x *cgotorch.Exec) (err error) {
 			x = plain(x)
@@ -50,7 +54,11 @@ func (b *Batcher) stepOf(long bool) bool {
 			if f.mask {
 				b.masks(x, rows)
 			}
-			read = b.b.step(x, f, n, blocks, b.o.Reproducible)
+			if piece == nil {
+				read = b.b.step(x, f, n, blocks, b.o.Reproducible)
+				return nil
+			}
+			read, first = b.stepBeside(x, f, n, blocks, piece)
 			return nil
 		})
 	}
@@ -64,6 +72,9 @@ func (b *Batcher) stepOf(long bool) bool {
 		}
 	}
 	b.flights = append(b.flights, flight{rows: rows, read: read})
+	if piece != nil {
+		b.ranPiece(piece, first)
+	}
 	return true
 }
 

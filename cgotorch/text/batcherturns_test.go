@@ -14,15 +14,20 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// driven runs fn with a Batcher whose turns it makes. All pages must come back.
+// driven runs fn with a Batcher whose turns it makes, and with one whose steps take pieces of
+// prompts with them. All pages must come back.
 func driven(t *testing.T, m *text.Model, o text.BatcherOptions, early bool, fn func(b text.Driven)) {
 	t.Helper()
-	free := m.FreePages()
-	b := must.Get(m.NewDriven(o, early))(t)
-	fn(b)
-	must.Do(t, b.Close())
-	if now := m.FreePages(); now != free {
-		t.Errorf("%d pages are free, want %d", now, free)
+	for _, beside := range []bool{false, true} {
+		free := m.FreePages()
+		b := must.Get(m.NewDriven(o, early))(t)
+		if able := b.CapturePieces(beside); able || !beside {
+			fn(b)
+		}
+		must.Do(t, b.Close())
+		if now := m.FreePages(); now != free {
+			t.Errorf("%d pages are free, want %d", now, free)
+		}
 	}
 }
 

@@ -47,22 +47,16 @@ func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (n
 	return numbers, nil
 }
 
-// runPiece is [lane.prompt] for what writePiece has written. On CUDA it is captured for each number
-// of rows and of blocks.
-func (b *batch) runPiece(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int, last bool) *cgotorch.Tensor {
-	return x.Tidy(func() *cgotorch.Tensor {
-		in := []*cgotorch.Tensor{x.Select(copied(x, numbers, len(numbers)), 0, 0)}
-		b.pieceCopy = x.Record()
-		for i, s := range l.spans {
-			width := int(s.table.Shape()[2])
-			in = append(in, x.Narrow(s.table, 2, 0, min(roundBlocks(blocks[i]), width)), s.before)
-		}
-		hidden := b.pieces.Run(x, in...)[0]
-		if !last {
-			return nil
-		}
-		return b.d.logits(x, hidden)
-	})
+// pieceInputs returns what writePiece has written, and for each span the table of a lane, Int64
+// [layers, 2, blocks], and the position before that. All are of sizes that are captured.
+func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int) []*cgotorch.Tensor {
+	in := []*cgotorch.Tensor{x.Select(copied(x, numbers, len(numbers)), 0, 0)}
+	b.pieceCopy = x.Record()
+	for i, s := range l.spans {
+		width := int(s.table.Shape()[2])
+		in = append(in, x.Narrow(s.table, 2, 0, min(roundBlocks(blocks[i]), width)), s.before)
+	}
+	return in
 }
 
 // roundBlocks returns a power of two, at least 32.
@@ -74,23 +68,85 @@ func roundBlocks(n int) int {
 	return size
 }
 
-// pieceOf runs the rows of a piece through the layers. in[0] is what writePiece has written. For
-// each span follow its table, Int64 [layers, 2, blocks], and the position before that. It returns
-// the hidden state of the last token, [1, width].
+// runPiece is [lane.prompt] for what writePiece has written.
+func (b *batch) runPiece(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int, last bool) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		hidden := b.pieces.Run(x, b.pieceInputs(x, l, numbers, blocks)...)[0]
+		if !last {
+			return nil
+		}
+		return b.d.logits(x, hidden)
+	})
+}
+
+// pieceOf runs the rows of pieceInputs through the layers. It returns the hidden state of the last
+// token, [1, width].
 func (b *batch) pieceOf(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor {
+		p, last := b.piecePass(x, in)
+		return x.IndexSelect(b.d.rows(x, p), 0, last)
+	})}
+}
+
+// piecePass returns the pass over the rows of pieceInputs, and the row of the last token, Int64 [1].
+func (b *batch) piecePass(x *cgotorch.Exec, in []*cgotorch.Tensor) (p *rowsPass, last *cgotorch.Tensor) {
 	rows := (int(in[0].Numel()) - 4) / 2
 	part := func(from, n int) *cgotorch.Tensor { return x.Narrow(in[0], 0, from, n) }
-	return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor {
-		l := &lane{seats: b.seats}
-		r := cachedRows{
-			tokens: part(0, rows), positions: part(rows, rows), rows: rows,
-			ends: x.To(part(2*rows, 2), cgotorch.Int32), last: part(2*rows+3, 1),
+	l := &lane{seats: b.seats}
+	r := cachedRows{
+		tokens: part(0, rows), positions: part(rows, rows), rows: rows,
+		ends: x.To(part(2*rows, 2), cgotorch.Int32), last: part(2*rows+3, 1),
+	}
+	for i, s := range b.spans {
+		table := in[1+2*i]
+		r.blocks = append(r.blocks, int(table.Shape()[2]))
+		l.spans = append(l.spans, &laneSpan{span: s.span, table: table, before: in[2+2*i], ends: x.Zeros(cgotorch.Int32, 2)})
+	}
+	return l.cachedPass(x, r), part(2*rows+2, 1)
+}
+
+// stepBeside is a step with a piece, whose logits [1, vocab] behind the last token it returns too.
+// The layers read their weights once for both.
+func (b *batch) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, l *lane, numbers []int64, ofPiece []int) (*cgotorch.HostRead, *cgotorch.Tensor) {
+	if b.beside[f] == nil {
+		run := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor { return b.besideOf(x, f, in) })}
 		}
-		for i, s := range b.spans {
-			table := in[1+2*i]
-			r.blocks = append(r.blocks, int(table.Shape()[2]))
-			l.spans = append(l.spans, &laneSpan{span: s.span, table: table, before: in[2+2*i], ends: x.Zeros(cgotorch.Int32, 2)})
+		b.beside[f] = cgotorch.NewCaptured(run, cgotorch.CapturedOptions{WarmUp: 8, MaxGraphs: mostGraphs})
+	}
+	in := b.stepInputs(x, n, blocks)
+	for i, table := range in {
+		in[i] = x.Narrow(table, 1, 0, 1) // its size alone counts, and inputs are copied
+	}
+	logits := b.beside[f].Run(x, append(in, b.pieceInputs(x, l, numbers, ofPiece)...)...)[0]
+	return b.tell(x, n), logits
+}
+
+// besideOf runs seats and pieceInputs through the layers, and samples for the seats. Each span has a
+// table first, Int64 [seats, 1, 2, blocks], whose size tells those of the step.
+func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *cgotorch.Tensor {
+	seats, piece := in[:len(b.spans)], in[len(b.spans):]
+	n, counts := int(seats[0].Shape()[0]), make([]int, len(seats))
+	for i, table := range seats {
+		counts[i] = int(table.Shape()[3])
+	}
+	step := b.pass(x, 0, n, counts, false)
+	prompt, last := b.piecePass(x, piece)
+	rows := int(prompt.tokens.Numel())
+	p := &rowsPass{
+		tokens: x.Cat([]*cgotorch.Tensor{step.tokens, prompt.tokens}, 0), positions: x.Cat([]*cgotorch.Tensor{step.positions, prompt.positions}, 0),
+		frequencies: b.frequencies,
+	}
+	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+		part := func(of *rowsPass, from, count int) *cgotorch.Tensor {
+			some := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 0, from, count) }
+			return x.View(of.attend(i, l, some(qkv), turn{some(by.cos), some(by.sin)}), int64(count), -1)
 		}
-		return x.IndexSelect(b.d.rows(x, l.cachedPass(x, r)), 0, part(2*rows+2, 1))
-	})}
+		return x.Cat([]*cgotorch.Tensor{part(step, 0, n), part(prompt, n, rows)}, 0)
+	}
+	hidden := b.d.rows(x, p)
+	behind := x.IndexSelect(x.Narrow(hidden, 0, n, rows), 0, last)
+	logits := b.d.logits(x, x.Cat([]*cgotorch.Tensor{x.Narrow(hidden, 0, 0, n), behind}, 0))
+	b.pick(x, f, x.Narrow(logits, 0, 0, n))
+	return x.Narrow(logits, 0, n, 1)
 }

@@ -23,6 +23,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 //	all keys and values behind each other       LibTorch
 //	flash attention                             LibTorch
 //
+// A step with a piece of a prompt has both: the rows of the seats first, and those of the piece
+// behind them. Only attention tells them apart.
+//
 // Where flash attention does not apply, as on the CPU or with a cap of scores, a mask says what
 // each row sees. A single token goes the same way where the kernels of a token do not take the
 // model.

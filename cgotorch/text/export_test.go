@@ -225,3 +225,12 @@ func (b *Batcher) CapturePieces(on bool) bool {
 
 // PieceStats tells how pieces of prompts were captured.
 func (b *Batcher) PieceStats() cgotorch.CapturedStats { return b.b.pieces.Stats() }
+
+// StepsBeside returns how many steps had a piece of a prompt beside.
+func (b *Batcher) StepsBeside() (n int) {
+	for _, c := range b.b.beside {
+		s := c.Stats()
+		n += s.Eager + s.Launches
+	}
+	return n
+}
