@@ -156,8 +156,8 @@ type promptPiece struct {
 	numbers  []int64 // what writePiece has written; nil for a piece that is not captured
 }
 
-// choose returns the next tokens of a prompt, at most `most`, whose pages it takes. It returns nil if
-// the prompt has to wait.
+// choose returns the next tokens of a prompt, at most `most`, whose pages it takes. It returns nil
+// if the prompt has to wait.
 func (b *Batcher) choose(r *request, most int) (*promptPiece, error) {
 	tokens := r.tokens()
 	if r.rest == nil && !b.begin(r, tokens) {

@@ -88,7 +88,8 @@ func (b *batch) pieceOf(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Te
 	})}
 }
 
-// piecePass returns the pass over the rows of pieceInputs, and the row of the last token, Int64 [1].
+// piecePass returns the pass over the rows of pieceInputs, and the row of the last token, Int64
+// [1].
 func (b *batch) piecePass(x *cgotorch.Exec, in []*cgotorch.Tensor) (p *rowsPass, last *cgotorch.Tensor) {
 	rows := (int(in[0].Numel()) - 4) / 2
 	part := func(from, n int) *cgotorch.Tensor { return x.Narrow(in[0], 0, from, n) }
@@ -122,8 +123,8 @@ func (b *batch) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, l 
 	return b.tell(x, n), logits
 }
 
-// besideOf runs seats and pieceInputs through the layers, and samples for the seats. Each span has a
-// table first, Int64 [seats, 1, 2, blocks], whose size tells those of the step.
+// besideOf runs seats and pieceInputs through the layers, and samples for the seats. Each span has
+// a table first, Int64 [seats, 1, 2, blocks], whose size tells those of the step.
 func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *cgotorch.Tensor {
 	seats, piece := in[:len(b.spans)], in[len(b.spans):]
 	n, counts := int(seats[0].Shape()[0]), make([]int, len(seats))
