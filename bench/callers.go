@@ -279,12 +279,13 @@ type arrivals struct {
 	seats, queue, seconds int
 }
 
-// again returns the requests with other first tokens for each round, so that no prefix is kept.
+// again returns the requests with other tokens at the beginning, for each round, so that no prefix
+// is kept.
 func (r *callersRun) again(all []textRequest, round int) []textRequest {
 	all = slices.Clone(all)
 	for i := range all {
 		all[i].prompt = slices.Clone(all[i].prompt)
-		all[i].prompt[0] = 101_000 + int64(1000*round+i)
+		all[i].prompt[0], all[i].prompt[1] = 101_000+int64(i), 101_000+int64(round)
 	}
 	return all
 }

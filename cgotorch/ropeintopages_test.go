@@ -169,6 +169,10 @@ func checkRopedRows(t *testing.T, r *ropedRows) {
 		if !x.Equal(passed, rest) {
 			t.Error("rows that are passed over have changed the cache")
 		}
+		x.FillInPlace(r.position, -1)
+		if r.run(passed, 0, rows); !x.Equal(passed, rest) {
+			t.Error("a call whose rows are all passed over has changed the cache")
+		}
 	}
 }
 

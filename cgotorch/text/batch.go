@@ -55,7 +55,7 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 		return nil
 	})
 	if err == nil {
-		b.captured = m.stream.Device().IsCUDA() && m.d.flash && m.d.c.experts.top == 0
+		b.captured = m.stream.Device().IsCUDA() && m.d.flash && m.d.c.experts.top == 0 && !checksFinite()
 		b.host, err = cgotorch.NewHostSlab(m.stream.Device(), 8*n)
 	}
 	if err != nil {

@@ -68,7 +68,8 @@ func (t *promptTurn) next(fresh bool) (*promptPiece, error) {
 			if err != nil {
 				return nil, err
 			}
-			t.took(done, 1)
+			t.any = t.any || done > 0
+			t.budget -= done
 			t.order = t.order[1:]
 			continue
 		}
@@ -78,20 +79,13 @@ func (t *promptTurn) next(fresh bool) (*promptPiece, error) {
 			return nil, err
 		}
 		if p != nil {
-			t.took(p.to-p.from, far)
+			t.any = true
+			t.budget -= max(t.least, int(float64(p.to-p.from)*far))
 			return p, nil
 		}
 		t.order = t.order[1:]
 	}
 	return nil, nil
-}
-
-// took takes the time of n tokens from the turn's.
-func (t *promptTurn) took(n int, far float64) {
-	if n > 0 {
-		t.any = true
-		t.budget -= max(t.least, int(float64(n)*far))
-	}
 }
 
 // beside returns a piece that a step takes with it, or nil. Rows of a step that are `long` have the

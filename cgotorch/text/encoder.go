@@ -48,8 +48,10 @@ type encoding struct {
 	kinds   int // types of tokens in a pair; 0 means that they do not count
 	batch   int // most tokens of a batch
 
-	captured map[int]*cgotorch.Captured // see capturedFor
-	slabs    slabs                      // of encoderFlights
+	captures bool               // batches are captured, up to mostCapturedRows
+	captured *cgotorch.Captured // see capturedOf
+	sizes    []encoderSize      // to be captured while no text waits
+	slabs    slabs              // of encoderFlights
 	encoderQueue
 }
 
@@ -58,6 +60,10 @@ type encoding struct {
 //
 // The folder of a SentenceTransformer has a Transformer, then Pooling, then Normalize and Dense in
 // any order. That of a CrossEncoder, or of a model for sequence classification, has one label.
+//
+// On CUDA batches of up to 4,096 tokens are captured. OpenEncoder takes the memory for the largest.
+// Other sizes are captured while no text waits.
+//
 // OpenEncoder knows the encoders bert, roberta, xlm-roberta, mpnet and modernbert, and the decoders
 // of [Open]. The folder's prompts, its largest number of tokens and its activation of scores hold.
 //
@@ -83,7 +89,7 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	if err != nil {
 		return nil, err
 	}
-	e := &Encoder{encoding: &encoding{folder: f, batch: o.Tokens, weights: &encoderWeights{}, captured: map[int]*cgotorch.Captured{}, encoderQueue: newEncoderQueue(o.Queue)}}
+	e := &Encoder{encoding: &encoding{folder: f, batch: o.Tokens, weights: &encoderWeights{}, encoderQueue: newEncoderQueue(o.Queue)}}
 	if e.prompt, err = f.promptOf(o.Prompt); err != nil {
 		return nil, err
 	}
@@ -100,6 +106,12 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.free())
+	}
+	e.captures = e.net.captures() && !checksFinite()
+	e.captured = cgotorch.NewCaptured(e.capturedOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
+	if e.captures {
+		e.sizes = encoderSizes(e.limit, e.batch)
+		e.prepare(e.sizes[0]) // the largest one, whose memory the others share
 	}
 	go e.loop()
 	return e, nil
@@ -290,10 +302,7 @@ func (e *Encoder) Close() error {
 // free closes what the Encoder has.
 func (e *encoding) free() error {
 	errs := []error{e.stream.Synchronize()}
-	for _, c := range e.captured {
-		errs = append(errs, c.Close())
-	}
-	errs = append(errs, e.slabs.close())
+	errs = append(errs, e.captured.Close(), e.slabs.close())
 	if e.net != nil {
 		errs = append(errs, e.net.free())
 	}

@@ -104,10 +104,11 @@ func roundLongest(n int) int {
 	return size
 }
 
-// encoderSizes returns the sizes of batches whose texts have at most 512 tokens, the largest first.
-func encoderSizes(limit int) (sizes []encoderSize) {
+// encoderSizes returns the sizes of batches of up to `most` tokens, with texts of up to `limit` and
+// 512 tokens, the largest first.
+func encoderSizes(limit, most int) (sizes []encoderSize) {
 	for longest := 128; longest <= roundLongest(min(limit, 512)); longest *= 4 {
-		for rows := 64; rows <= mostCapturedRows; rows = roundRows(rows + 1) {
+		for rows := 64; rows <= min(mostCapturedRows, roundRows(max(limit, most)+1)); rows = roundRows(rows + 1) {
 			for _, texts := range textsOf(rows) {
 				sizes = append(sizes, encoderSize{rows, texts, longest})
 			}

@@ -2,6 +2,8 @@ package text
 
 import (
 	"errors"
+	"os"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -28,7 +30,7 @@ func (f *encoderFlight) done() <-chan struct{} {
 // begin lets the device compute a batch. It does not wait for it.
 func (e *encoding) begin(texts []*encoderText) *encoderFlight {
 	l := newEncoderLayout(texts)
-	captured := e.net.flashes() && l.fill()
+	captured := e.captures && l.fill()
 	return e.launch(texts, l, captured)
 }
 
@@ -48,7 +50,8 @@ func (e *encoding) launch(texts []*encoderText, l *encoderLayout, captured bool)
 		f.copied = x.Record()
 		var out *cgotorch.Tensor
 		if captured {
-			out = e.capturedFor(l.longest).Run(x, in...)[0]
+			longest := x.Zeros(cgotorch.Uint8, int64(l.longest)/128) // its size tells it
+			out = e.captured.Run(x, append([]*cgotorch.Tensor{longest}, in...)...)[0]
 		} else {
 			out = e.forward(x, newEncoderBatch(x, l.longest, l.groups, in))
 		}
@@ -84,16 +87,16 @@ func (e *encoding) forward(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	return e.head.forward(x, b, e.net.hidden(x, b))
 }
 
-// capturedFor returns what computes batches of captured sizes, by the longest text. A size is
-// captured when it comes for the second time.
-func (e *encoding) capturedFor(longest int) *cgotorch.Captured {
-	if e.captured[longest] == nil {
-		e.captured[longest] = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor { return e.forward(x, newEncoderBatch(x, longest, nil, in)) })}
-		}, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
-	}
-	return e.captured[longest]
+// capturedOf runs a batch of a captured size. in[0] has an element for each 128 tokens of the
+// longest text. A size is captured when it comes for the second time.
+func (e *encoding) capturedOf(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	longest := 128 * int(in[0].Numel())
+	return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor { return e.forward(x, newEncoderBatch(x, longest, nil, in[1:])) })}
 }
+
+// checksFinite reports whether each operator's results are searched for NaN and Inf. Nothing is
+// captured then, and the rows that fill a captured size up may have any numbers.
+func checksFinite() bool { return strings.Contains(os.Getenv("CGOTORCH_CHECK"), "finite") }
 
 // end waits for a batch, and returns the results of its texts.
 func (e *encoding) end(f *encoderFlight) (rows [][]float32, err error) {

@@ -13,8 +13,9 @@ type encoderNet interface {
 	places(l *encoderLayout) []int64
 	// hidden returns [rows, width].
 	hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor
-	// flashes reports whether attention takes LibTorch's flash attention.
-	flashes() bool
+	// captures reports whether batches may be captured: attention takes LibTorch's flash attention, and
+	// no row is computed otherwise because of others.
+	captures() bool
 	// free closes the tensors that are not in an encoderWeights.
 	free() error
 }
@@ -94,7 +95,7 @@ func (e *bidirectional) free() error {
 	return nil
 }
 
-func (e *bidirectional) flashes() bool { return e.flash }
+func (e *bidirectional) captures() bool { return e.flash }
 
 func (e *bidirectional) places(l *encoderLayout) []int64 {
 	return l.positions(e.c.firstPosition, e.c.afterPad, e.c.pad)

@@ -97,24 +97,27 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 	}
 	c := &encoderCall{left: count, done: make(chan struct{})}
 	all := make([]*encoderText, count)
-	err := atOnce(count, func(i int) (err error) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if all[i], err = text(i); err == nil {
-			err = e.check(all[i])
-		}
-		if err != nil {
-			return fmt.Errorf("text %d: %w", i, err)
-		}
-		all[i].of = c
-		return nil
-	})
+	err := func() error {
+		defer e.came()
+		return atOnce(count, func(i int) (err error) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if all[i], err = text(i); err == nil {
+				err = e.check(all[i])
+			}
+			if err != nil {
+				return fmt.Errorf("text %d: %w", i, err)
+			}
+			all[i].of = c
+			return nil
+		})
+	}()
 	if err != nil {
-		return nil, e.submit(c, err)
+		return nil, err
 	}
 	c.texts = slices.SortedStableFunc(slices.Values(all), func(s, t *encoderText) int { return cmp.Compare(len(s.tokens), len(t.tokens)) })
-	if err := e.submit(c, nil); err != nil || count == 0 {
+	if err := e.submit(c); err != nil || count == 0 {
 		return nil, err
 	}
 	select {
@@ -134,17 +137,22 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 }
 
 // atOnce calls fn for 0 to n-1, on several goroutines if they are many. After an error it calls fn
-// no more, and returns that of the lowest number.
+// no more, and returns that of the lowest number. It panics if fn does.
 func atOnce(n int, fn func(i int) error) (err error) {
 	var next atomic.Int64
 	var mu sync.Mutex
+	var panicked any
 	first := n
 	work := func() {
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= n {
-				return
+		defer func() {
+			if v := recover(); v != nil {
+				next.Store(int64(n))
+				mu.Lock()
+				defer mu.Unlock()
+				panicked = v
 			}
+		}()
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 			if e := fn(i); e != nil {
 				next.Store(int64(n))
 				mu.Lock()
@@ -165,6 +173,9 @@ func atOnce(n int, fn func(i int) error) (err error) {
 	}
 	work()
 	others.Wait()
+	if panicked != nil {
+		panic(panicked)
+	}
 	return err
 }
 
@@ -202,20 +213,26 @@ func (e *encoding) enter(ctx context.Context) error {
 	return nil
 }
 
-// submit puts a call into its place, or gives the place back if err is not nil.
-func (e *encoding) submit(c *encoderCall, err error) error {
+// came ends what enter has begun: the texts of a call are tokens, or it has failed.
+func (e *encoding) came() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.coming--
-	if err == nil && e.closed {
-		err = fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed)
+}
+
+// submit lets a call wait.
+func (e *encoding) submit(c *encoderCall) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed)
 	}
-	if err == nil && len(c.texts) > 0 {
+	if len(c.texts) > 0 {
 		e.waiting = append(e.waiting, c)
 		e.waitingTokens += c.tokens()
 		e.wake()
 	}
-	return err
+	return nil
 }
 
 // leave takes a call out of the queue. Its texts that are in a batch are still computed.
@@ -264,26 +281,30 @@ func (c *encoderCall) fail(err error) {
 // one, if enough texts wait: it then does not wait for the host between both.
 func (e *encoding) loop() {
 	defer close(e.ended)
-	var sizes []encoderSize // to be captured while no text waits
-	if e.net.flashes() {
-		sizes = encoderSizes(e.limit)
-	}
 	var flights []*encoderFlight
 	for {
+		var done <-chan struct{}
+		if len(flights) > 0 {
+			done = flights[0].done()
+		}
+		select {
+		case <-done: // before another one is begun
+			e.answer(flights[0])
+			flights = flights[1:]
+			continue
+		default:
+		}
 		texts, closed := e.take(len(flights))
-		if len(texts) > 0 {
+		switch {
+		case len(texts) > 0:
 			flights = append(flights, e.begin(texts))
 			continue
-		}
-		var done <-chan struct{}
-		switch {
 		case len(flights) > 0:
-			done = flights[0].done()
 		case closed:
 			return
-		case len(sizes) > 0:
-			e.prepare(sizes[0])
-			sizes = sizes[1:]
+		case len(e.sizes) > 0:
+			e.prepare(e.sizes[0])
+			e.sizes = e.sizes[1:]
 			continue
 		}
 		select {

@@ -208,12 +208,8 @@ func Bucket(distance int) int64 { return bucket(distance, 32) }
 
 // Captured returns how many batches were launched as a graph, and why others were not captured.
 func (e *Encoder) Captured() (launches int, why string) {
-	for _, c := range e.captured {
-		s := c.Stats()
-		launches += s.Launches
-		why += s.Why
-	}
-	return launches, why
+	s := e.captured.Stats()
+	return s.Launches, s.Why
 }
 
 // CapturePieces lets a Batcher of a model without experts pad and capture the pieces of prompts, or

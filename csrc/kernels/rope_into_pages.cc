@@ -186,7 +186,7 @@ int64_t least(const at::Tensor& numbers) {
 // Throws if a number on the CPU is none of `count`. It reads them without an operator that would
 // count as a wait.
 void check_numbers(const at::Tensor& numbers, int64_t count, const char* what) {
-  if (!numbers.is_cpu()) return;
+  if (!numbers.is_cpu() || numbers.numel() == 0) return;
   const int64_t* const all = numbers.const_data_ptr<int64_t>();
   const auto [least, most] = std::minmax_element(all, all + numbers.numel());
   TORCH_CHECK(*least >= 0 && *most < count, kOperator, ": the tokens are in ", what, " ", *least, " to ", *most, ", and there are ", count);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "b8c2a67f971bb19d5cac08ebf073efaf9211e7717c889c939dca972fa0430220"
+const Source = "8f102c4e12f76b89291d3980d12c27e21cacbaf65ae936d9e4a7a66ba7a94e4a"
