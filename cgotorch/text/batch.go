@@ -24,8 +24,9 @@ type batch struct {
 	captured  bool                            // pieces of prompts are
 	pieces    *cgotorch.Captured              // see pieceOf
 	beside    map[features]*cgotorch.Captured // steps with pieces: see besideOf
-	piece     *cgotorch.HostSlab              // of the last one; nil before the first
-	pieceCopy *cgotorch.Event                 // the device has read it
+	piece     [2]*cgotorch.HostSlab           // of the last two, which take turns; nil before
+	pieceCopy [2]*cgotorch.Event              // the device has read it
+	turned    int                             // the one of the last piece
 }
 
 // newBatch makes n empty seats beside the lane of a model.
@@ -79,7 +80,10 @@ func (b *batch) forgetSteps() error {
 }
 
 func (b *batch) close() error {
-	errs := []error{b.forgetSteps(), b.pieces.Close(), b.piece.Close(), b.pieceCopy.Close()}
+	errs := []error{b.forgetSteps(), b.pieces.Close()}
+	for i := range b.piece {
+		errs = append(errs, b.piece[i].Close(), b.pieceCopy[i].Close())
+	}
 	for _, l := range b.lanes {
 		errs = append(errs, l.close())
 	}

@@ -31,6 +31,7 @@ type promptTurn struct {
 	order         []*request
 	budget, least int // tokens
 	any           bool
+	left          *promptPiece // that beside has chosen, and that a step cannot take
 }
 
 func (b *Batcher) newPromptTurn() *promptTurn {
@@ -51,9 +52,9 @@ func (t *promptTurn) arrange() {
 	}
 }
 
-// next returns the next piece, or nil. Before it come the requests that get their pages again,
-// unless `fresh` asks for none if one of them comes first.
-func (t *promptTurn) next(fresh bool) (*promptPiece, error) {
+// next returns the next piece of at most `most` tokens, or nil. Before it come the requests that
+// get their pages again, unless `fresh` asks for none if one of them comes first.
+func (t *promptTurn) next(most int, fresh bool) (*promptPiece, error) {
 	for len(t.order) > 0 && t.budget >= t.least {
 		r := t.order[0]
 		if r.seat < 0 || r.running {
@@ -74,7 +75,7 @@ func (t *promptTurn) next(fresh bool) (*promptPiece, error) {
 			continue
 		}
 		far := 1 + float64(max(0, r.keep-nearKeys))/farKeys
-		p, err := t.b.choose(r, max(pageTokens, int(float64(t.budget)/far)))
+		p, err := t.b.choose(r, max(pageTokens, min(most, int(float64(t.budget)/far))))
 		if err != nil {
 			return nil, err
 		}
@@ -93,13 +94,12 @@ func (t *promptTurn) next(fresh bool) (*promptPiece, error) {
 func (t *promptTurn) beside(long bool) (*promptPiece, error) {
 	b := t.b
 	t.arrange()
-	if b.o.Reproducible || len(t.order) == 0 || !b.b.captures(t.order[0].keep, b.o.Piece) || b.m.d.c.long(len(t.order[0].tokens())) != long {
+	if b.o.Reproducible || t.left != nil || len(t.order) == 0 || !b.b.captures(t.order[0].keep, 1) || b.m.d.c.long(len(t.order[0].tokens())) != long {
 		return nil, nil
 	}
-	p, err := t.next(true)
-	if p != nil && p.numbers == nil {
-		err = b.runPiece(p)
-		p = nil
+	p, err := t.next(mostCapturedPiece, true)
+	if p != nil && (p.numbers == nil || p.r.a.c.long != long) {
+		t.left, p = p, nil
 	}
 	return p, err
 }
@@ -125,7 +125,10 @@ func (b *Batcher) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, 
 func (b *Batcher) pieces(t *promptTurn) bool {
 	t.arrange()
 	for {
-		p, err := t.next(false)
+		p, err := t.left, error(nil)
+		if t.left = nil; p == nil || p.r.seat < 0 { // or a step has failed, and ended all requests
+			p, err = t.next(b.m.lane.part, false)
+		}
 		if err == nil && p != nil {
 			err = b.runPiece(p)
 		}

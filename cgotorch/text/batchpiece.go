@@ -1,6 +1,8 @@
 package text
 
 import (
+	"slices"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
@@ -17,24 +19,28 @@ func (b *batch) captures(from, n int) bool {
 // writePiece writes what runPiece needs into page-locked memory: the tokens and positions of rows,
 // of which those beyond the piece are passed over, then 0, the number of tokens, the row of the
 // last one, and its position. It is called outside a Do. It waits until the device has read those
-// of the piece before.
+// of the piece before the last one.
 func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (numbers []int64, err error) {
-	n := len(tokens)
-	rows := roundRows(n)
-	if b.piece == nil {
-		if b.piece, err = cgotorch.NewHostSlab(stream.Device(), 8*(2*mostCapturedPiece+4)); err != nil {
+	n, rows := len(tokens), 64
+	for rows < n {
+		rows *= 2
+	}
+	b.turned = 1 - b.turned
+	host, copied := &b.piece[b.turned], &b.pieceCopy[b.turned]
+	if *host == nil {
+		if *host, err = cgotorch.NewHostSlab(stream.Device(), 8*(2*mostCapturedPiece+4)); err != nil {
 			return nil, err
 		}
 	}
-	if b.pieceCopy != nil {
-		if err := b.piece.Await(b.pieceCopy); err != nil {
+	if *copied != nil {
+		if err := (*host).Await(*copied); err != nil {
 			return nil, err
 		}
-		b.pieceCopy.Close()
-		b.pieceCopy = nil
+		(*copied).Close()
+		*copied = nil
 	}
-	b.piece.Touch(true)
-	numbers = cgotorch.View[int64](b.piece)[:2*rows+4]
+	(*host).Touch(true)
+	numbers = cgotorch.View[int64](*host)[:2*rows+4]
 	clear(numbers)
 	copy(numbers, tokens)
 	for i := range rows {
@@ -51,7 +57,7 @@ func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (n
 // [layers, 2, blocks], and the position before that. All are of sizes that are captured.
 func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int) []*cgotorch.Tensor {
 	in := []*cgotorch.Tensor{x.Select(copied(x, numbers, len(numbers)), 0, 0)}
-	b.pieceCopy = x.Record()
+	b.pieceCopy[b.turned] = x.Record()
 	for i, s := range l.spans {
 		width := int(s.table.Shape()[2])
 		in = append(in, x.Narrow(s.table, 2, 0, min(roundBlocks(blocks[i]), width)), s.before)
@@ -59,11 +65,11 @@ func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks [
 	return in
 }
 
-// roundBlocks returns a power of two, at least 32.
+// roundBlocks returns 64 times a power of 4. More sizes would be more graphs.
 func roundBlocks(n int) int {
-	size := 32
+	size := 64
 	for size < n {
-		size *= 2
+		size *= 4
 	}
 	return size
 }
@@ -113,9 +119,13 @@ func (b *batch) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, l 
 		run := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor { return b.besideOf(x, f, in) })}
 		}
-		b.beside[f] = cgotorch.NewCaptured(run, cgotorch.CapturedOptions{WarmUp: 8, MaxGraphs: mostGraphs})
+		b.beside[f] = cgotorch.NewCaptured(run, cgotorch.CapturedOptions{WarmUp: 4, MaxGraphs: mostGraphs})
 	}
-	in := b.stepInputs(x, n, blocks)
+	wide := slices.Clone(blocks)
+	for i, s := range b.spans {
+		wide[i] = min(roundBlocks(blocks[i]), s.width)
+	}
+	in := b.stepInputs(x, besideSize(n, len(b.lanes)), wide)
 	for i, table := range in {
 		in[i] = x.Narrow(table, 1, 0, 1) // its size alone counts, and inputs are copied
 	}
@@ -149,5 +159,15 @@ func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *c
 	behind := x.IndexSelect(x.Narrow(hidden, 0, n, rows), 0, last)
 	logits := b.d.logits(x, x.Cat([]*cgotorch.Tensor{x.Narrow(hidden, 0, 0, n), behind}, 0))
 	b.pick(x, f, x.Narrow(logits, 0, 0, n))
-	return x.Narrow(logits, 0, n, 1)
+	return x.Clone(x.Narrow(logits, 0, n, 1)) // the graph keeps no others
+}
+
+// besideSize returns the number of rows of a step with a piece that has room for n: a power of two,
+// at least 8.
+func besideSize(n, most int) int {
+	size := 8
+	for size < n {
+		size *= 2
+	}
+	return min(size, most)
 }

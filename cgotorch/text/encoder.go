@@ -110,8 +110,9 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	e.captures = e.net.captures() && !checksFinite()
 	e.captured = cgotorch.NewCaptured(e.capturedOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
 	if e.captures {
-		e.sizes = encoderSizes(e.limit, e.batch)
-		e.prepare(e.sizes[0]) // the largest one, whose memory the others share
+		sizes := encoderSizes(e.limit, e.batch)
+		e.prepare(sizes[0]) // the largest one, whose memory the others share
+		e.sizes = sizes[1:]
 	}
 	go e.loop()
 	return e, nil
