@@ -22,6 +22,7 @@ type batch struct {
 	copy      *cgotorch.Event // of the last copy from host
 
 	captured  bool                            // pieces of prompts are
+	besides   bool                            // steps take them
 	pieces    *cgotorch.Captured              // see pieceOf
 	beside    map[features]*cgotorch.Captured // steps with pieces: see besideOf
 	piece     [2]*cgotorch.HostSlab           // of the last two, which take turns; nil before
@@ -62,6 +63,7 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
+	b.besides = b.captured && n > 1 && b.tryBeside(m.stream) == nil
 	return b, nil
 }
 

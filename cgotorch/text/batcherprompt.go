@@ -94,7 +94,7 @@ func (t *promptTurn) next(most int, fresh bool) (*promptPiece, error) {
 func (t *promptTurn) beside(long bool) (*promptPiece, error) {
 	b := t.b
 	t.arrange()
-	if b.o.Reproducible || t.left != nil || len(t.order) == 0 || !b.b.captures(t.order[0].keep, 1) || b.m.d.c.long(len(t.order[0].tokens())) != long {
+	if !b.b.besides || b.o.Reproducible || t.left != nil || len(t.order) == 0 || !b.b.captures(t.order[0].keep, 1) || b.m.d.c.long(len(t.order[0].tokens())) != long {
 		return nil, nil
 	}
 	p, err := t.next(mostCapturedPiece, true)

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -49,7 +50,7 @@ func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (n
 			numbers[rows+i] = int64(from + i)
 		}
 	}
-	copy(numbers[2*rows:], []int64{0, int64(n), int64(n - 1), int64(from + n - 1)})
+	copy(numbers[2*rows:], []int64{0, int64(n), int64(max(0, n-1)), int64(from + n - 1)})
 	return numbers, nil
 }
 
@@ -121,20 +122,44 @@ func (b *batch) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, l 
 		}
 		b.beside[f] = cgotorch.NewCaptured(run, cgotorch.CapturedOptions{WarmUp: 4, MaxGraphs: mostGraphs})
 	}
+	logits := b.beside[f].Run(x, append(b.besideInputs(x, n, blocks), b.pieceInputs(x, l, numbers, ofPiece)...)...)[0]
+	return b.tell(x, n), logits
+}
+
+// tryBeside runs a step with a piece of which all rows are passed over. So the kernels are compiled
+// before the first request. Where that fails, steps and pieces keep passes of their own. It waits
+// for the device.
+func (b *batch) tryBeside(stream *cgotorch.Stream) error {
+	numbers, err := b.writePiece(stream, nil, 0)
+	if err == nil {
+		err = stream.Do(func(x *cgotorch.Exec) error {
+			x = plain(x)
+			x.Tidy(func() *cgotorch.Tensor {
+				ones := slices.Repeat([]int{1}, len(b.spans))
+				b.besideOf(x, features{}, append(b.besideInputs(x, 1, ones), b.pieceInputs(x, b.lanes[0], numbers, ones)...))
+				return nil
+			})
+			return nil
+		})
+	}
+	return errors.Join(err, stream.Synchronize())
+}
+
+// besideInputs returns a table for each span, Int64 [seats, 1, 2, blocks], whose size tells that of
+// a step of n seats with a piece.
+func (b *batch) besideInputs(x *cgotorch.Exec, n int, blocks []int) []*cgotorch.Tensor {
 	wide := slices.Clone(blocks)
 	for i, s := range b.spans {
 		wide[i] = min(roundBlocks(blocks[i]), s.width)
 	}
 	in := b.stepInputs(x, besideSize(n, len(b.lanes)), wide)
 	for i, table := range in {
-		in[i] = x.Narrow(table, 1, 0, 1) // its size alone counts, and inputs are copied
+		in[i] = x.Narrow(table, 1, 0, 1) // inputs are copied
 	}
-	logits := b.beside[f].Run(x, append(in, b.pieceInputs(x, l, numbers, ofPiece)...)...)[0]
-	return b.tell(x, n), logits
+	return in
 }
 
-// besideOf runs seats and pieceInputs through the layers, and samples for the seats. Each span has
-// a table first, Int64 [seats, 1, 2, blocks], whose size tells those of the step.
+// besideOf runs besideInputs and pieceInputs through the layers, and samples for the seats.
 func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *cgotorch.Tensor {
 	seats, piece := in[:len(b.spans)], in[len(b.spans):]
 	n, counts := int(seats[0].Shape()[0]), make([]int, len(seats))

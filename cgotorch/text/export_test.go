@@ -215,8 +215,14 @@ func (e *Encoder) Captured() (launches int, why string) {
 // CapturePieces lets a Batcher of a model without experts pad and capture the pieces of prompts, or
 // not. It reports whether the model has no experts. No request has come yet.
 func (b *Batcher) CapturePieces(on bool) bool {
-	b.b.captured = on && b.m.d.c.experts.top == 0
-	return b.m.d.c.experts.top == 0
+	able := b.m.d.c.experts.top == 0
+	if able && len(b.b.lanes) > 1 {
+		if err := b.b.tryBeside(b.m.stream); err != nil {
+			panic(err)
+		}
+	}
+	b.b.captured, b.b.besides = on && able, on && able
+	return able
 }
 
 // PieceStats tells how pieces of prompts were captured.
