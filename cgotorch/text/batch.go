@@ -18,25 +18,20 @@ type batch struct {
 
 	positions []int64 // as they lie on the device before the next step
 	changed   bool    // the device has others
-	host      *cgotorch.HostSlab
-	copy      *cgotorch.Event // of the last copy from host
+	host      staging // of positions
 
-	captured  bool                            // pieces of prompts are
-	besides   bool                            // steps take them
-	pieces    *cgotorch.Captured              // see pieceOf
-	beside    map[features]*cgotorch.Captured // steps with pieces: see besideOf
-	piece     [2]*cgotorch.HostSlab           // of the last two, which take turns; nil before
-	pieceCopy [2]*cgotorch.Event              // the device has read it
-	turned    int                             // the one of the last piece
+	captured bool                            // pieces of prompts are
+	besides  bool                            // steps take them
+	pieces   *cgotorch.Captured              // see pieceOf
+	beside   map[features]*cgotorch.Captured // steps with pieces: see besideOf
+	piece    [2]staging                      // of the last two, which take turns
+	turned   int                             // the one of the last piece
 }
 
 // newBatch makes n empty seats beside the lane of a model.
 func newBatch(m *Model, n int) (b *batch, err error) {
 	l := m.lane
 	b = &batch{steps: map[features]*cgotorch.Captured{}, beside: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
-	if err := b.forgetSteps(); err != nil { // makes pieces
-		return nil, err
-	}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		var spans []span
@@ -58,7 +53,7 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 	})
 	if err == nil {
 		b.captured = m.stream.Device().IsCUDA() && m.d.flash && m.d.c.experts.top == 0 && !checksFinite()
-		b.host, err = cgotorch.NewHostSlab(m.stream.Device(), 8*n)
+		_, err = b.host.next(m.stream, n)
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())
@@ -77,14 +72,14 @@ func (b *batch) forgetSteps() error {
 		clear(all)
 	}
 	errs = append(errs, b.pieces.Close())
-	b.pieces = cgotorch.NewCaptured(b.pieceOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
+	b.pieces = nil
 	return errors.Join(errs...)
 }
 
 func (b *batch) close() error {
-	errs := []error{b.forgetSteps(), b.pieces.Close()}
+	errs := []error{b.forgetSteps()}
 	for i := range b.piece {
-		errs = append(errs, b.piece[i].Close(), b.pieceCopy[i].Close())
+		errs = append(errs, b.piece[i].close())
 	}
 	for _, l := range b.lanes {
 		errs = append(errs, l.close())
@@ -94,7 +89,7 @@ func (b *batch) close() error {
 			errs = append(errs, r.close())
 		}
 	}
-	errs = append(errs, b.told.Close(), b.seats.close(), b.copy.Close(), b.host.Close())
+	errs = append(errs, b.told.Close(), b.seats.close(), b.host.close())
 	return errors.Join(errs...)
 }
 
@@ -110,18 +105,14 @@ func (b *batch) upload(stream *cgotorch.Stream) error {
 	if !b.changed {
 		return nil
 	}
-	if b.copy != nil {
-		if err := b.host.Await(b.copy); err != nil {
-			return err
-		}
-		b.copy.Close()
-		b.copy = nil
+	numbers, err := b.host.next(stream, len(b.positions))
+	if err != nil {
+		return err
 	}
-	b.host.Touch(true)
-	n := copy(cgotorch.View[int64](b.host), b.positions)
-	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: b.seats.positions, From: b.host.Bytes()[:8*n]})
+	n := copy(numbers, b.positions)
+	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: b.seats.positions, From: b.host.slab.Bytes()[:8*n]})
 	began.Close()
-	b.copy, b.changed = done, err != nil
+	b.host.copy, b.changed = done, err != nil
 	return err
 }
 

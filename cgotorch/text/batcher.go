@@ -25,7 +25,7 @@ type BatcherOptions struct {
 	// Queue is the number of requests that wait for their first turn from which on new ones are
 	// refused. 0 means 16 times MaxBatch.
 	Queue int
-	// Piece is the number of tokens of prompts that are computed between two steps of answers. It
+	// Piece is the number of tokens of prompts that are computed with a step of answers. It
 	// bounds what a long prompt adds to their time. It is a multiple of 16. 0 means 256. Up to 16
 	// times as many are computed where more prompts wait than answers go on, and fewer where a prompt
 	// is long already. Where no answer goes on, they are 2,048, or 512 without flash attention. More

@@ -93,8 +93,11 @@ func (t *promptTurn) next(most int, fresh bool) (*promptPiece, error) {
 // rotation of long sequences.
 func (t *promptTurn) beside(long bool) (*promptPiece, error) {
 	b := t.b
+	if !b.b.besides || b.o.Reproducible || t.left != nil {
+		return nil, nil
+	}
 	t.arrange()
-	if !b.b.besides || b.o.Reproducible || t.left != nil || len(t.order) == 0 || !b.b.captures(t.order[0].keep, 1) || b.m.d.c.long(len(t.order[0].tokens())) != long {
+	if len(t.order) == 0 || !b.b.captures(t.order[0].keep, 1) || b.m.d.c.long(t.order[0].length()) != long {
 		return nil, nil
 	}
 	p, err := t.next(mostCapturedPiece, true)
@@ -143,7 +146,10 @@ func (b *Batcher) pieces(t *promptTurn) bool {
 }
 
 // unmade returns how many tokens of a prompt are not computed.
-func (r *request) unmade() int { return len(r.a.prompt) + len(r.a.made) - r.keep }
+func (r *request) unmade() int { return r.length() - r.keep }
+
+// length returns how many tokens the prompt and the answer so far have.
+func (r *request) length() int { return len(r.a.prompt) + len(r.a.made) }
 
 // promptPiece is the next tokens of a prompt.
 type promptPiece struct {

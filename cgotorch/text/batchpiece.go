@@ -22,26 +22,12 @@ func (b *batch) captures(from, n int) bool {
 // last one, and its position. It is called outside a Do. It waits until the device has read those
 // of the piece before the last one.
 func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (numbers []int64, err error) {
-	n, rows := len(tokens), 64
-	for rows < n {
-		rows *= 2
-	}
 	b.turned = 1 - b.turned
-	host, copied := &b.piece[b.turned], &b.pieceCopy[b.turned]
-	if *host == nil {
-		if *host, err = cgotorch.NewHostSlab(stream.Device(), 8*(2*mostCapturedPiece+4)); err != nil {
-			return nil, err
-		}
+	if numbers, err = b.piece[b.turned].next(stream, 2*mostCapturedPiece+4); err != nil {
+		return nil, err
 	}
-	if *copied != nil {
-		if err := (*host).Await(*copied); err != nil {
-			return nil, err
-		}
-		(*copied).Close()
-		*copied = nil
-	}
-	(*host).Touch(true)
-	numbers = cgotorch.View[int64](*host)[:2*rows+4]
+	n, rows := len(tokens), leastOf(len(tokens), 64, 2)
+	numbers = numbers[:2*rows+4]
 	clear(numbers)
 	copy(numbers, tokens)
 	for i := range rows {
@@ -58,7 +44,7 @@ func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (n
 // [layers, 2, blocks], and the position before that. All are of sizes that are captured.
 func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int) []*cgotorch.Tensor {
 	in := []*cgotorch.Tensor{x.Select(copied(x, numbers, len(numbers)), 0, 0)}
-	b.pieceCopy[b.turned] = x.Record()
+	b.piece[b.turned].copy = x.Record()
 	for i, s := range l.spans {
 		width := int(s.table.Shape()[2])
 		in = append(in, x.Narrow(s.table, 2, 0, min(roundBlocks(blocks[i]), width)), s.before)
@@ -67,16 +53,13 @@ func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks [
 }
 
 // roundBlocks returns 64 times a power of 4. More sizes would be more graphs.
-func roundBlocks(n int) int {
-	size := 64
-	for size < n {
-		size *= 4
-	}
-	return size
-}
+func roundBlocks(n int) int { return leastOf(n, 64, 4) }
 
 // runPiece is [lane.prompt] for what writePiece has written.
 func (b *batch) runPiece(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int, last bool) *cgotorch.Tensor {
+	if b.pieces == nil {
+		b.pieces = cgotorch.NewCaptured(b.pieceOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
+	}
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden := b.pieces.Run(x, b.pieceInputs(x, l, numbers, blocks)...)[0]
 		if !last {
@@ -146,13 +129,13 @@ func (b *batch) tryBeside(stream *cgotorch.Stream) error {
 }
 
 // besideInputs returns a table for each span, Int64 [seats, 1, 2, blocks], whose size tells that of
-// a step of n seats with a piece.
+// a step of n seats with a piece: a power of two, at least 8.
 func (b *batch) besideInputs(x *cgotorch.Exec, n int, blocks []int) []*cgotorch.Tensor {
 	wide := slices.Clone(blocks)
 	for i, s := range b.spans {
 		wide[i] = min(roundBlocks(blocks[i]), s.width)
 	}
-	in := b.stepInputs(x, besideSize(n, len(b.lanes)), wide)
+	in := b.stepInputs(x, min(leastOf(n, 8, 2), len(b.lanes)), wide)
 	for i, table := range in {
 		in[i] = x.Narrow(table, 1, 0, 1) // inputs are copied
 	}
@@ -185,14 +168,4 @@ func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *c
 	logits := b.d.logits(x, x.Cat([]*cgotorch.Tensor{x.Narrow(hidden, 0, 0, n), behind}, 0))
 	b.pick(x, f, x.Narrow(logits, 0, 0, n))
 	return x.Clone(x.Narrow(logits, 0, n, 1)) // the graph keeps no others
-}
-
-// besideSize returns the number of rows of a step with a piece that has room for n: a power of two,
-// at least 8.
-func besideSize(n, most int) int {
-	size := 8
-	for size < n {
-		size *= 2
-	}
-	return min(size, most)
 }

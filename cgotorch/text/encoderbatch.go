@@ -96,13 +96,7 @@ func textsOf(rows int) []int {
 }
 
 // roundLongest returns 128 times a power of 4: flash attention has blocks of 128 tokens.
-func roundLongest(n int) int {
-	size := 128
-	for size < n {
-		size *= 4
-	}
-	return size
-}
+func roundLongest(n int) int { return leastOf(n, 128, 4) }
 
 // encoderSizes returns the sizes of batches of up to `most` tokens, with texts of up to `limit` and
 // 512 tokens, the largest first.

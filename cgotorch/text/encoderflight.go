@@ -50,7 +50,7 @@ func (e *encoding) launch(texts []*encoderText, l *encoderLayout, captured bool)
 		f.copied = x.Record()
 		var out *cgotorch.Tensor
 		if captured {
-			longest := x.Zeros(cgotorch.Uint8, int64(l.longest)/128) // its size tells it
+			longest := x.Empty(cgotorch.Uint8, int64(l.longest)/128) // its size tells it
 			out = e.captured.Run(x, append([]*cgotorch.Tensor{longest}, in...)...)[0]
 		} else {
 			out = e.forward(x, newEncoderBatch(x, l.longest, l.groups, in))

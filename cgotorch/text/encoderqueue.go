@@ -309,8 +309,6 @@ func (e *encoding) loop() {
 		}
 		select {
 		case <-done:
-			e.answer(flights[0])
-			flights = flights[1:]
 		case <-e.news:
 		}
 	}

@@ -65,8 +65,7 @@ type laneSpan struct {
 	before *cgotorch.Tensor // Int64 [1]: the position before that of the table's first token
 	ends   *cgotorch.Tensor // Int32 [2]: 0, and how many tokens of the table the last row sees
 
-	host *cgotorch.HostSlab // has what table and before get
-	copy *cgotorch.Event    // of the last copy from host
+	host staging // has what table and before get
 }
 
 // newLane makes the lane of row i.
@@ -97,7 +96,7 @@ func (l *lane) close() error {
 	}
 	errs := []error{l.forgetSteps()}
 	for _, s := range l.spans {
-		errs = append(errs, s.host.Close(), s.copy.Close())
+		errs = append(errs, s.host.close())
 	}
 	for _, t := range l.tensors() {
 		errs = append(errs, t.Close())
@@ -134,25 +133,16 @@ func (l *lane) forgetSteps() error {
 // wait, unless an earlier copy has not ended.
 func (s *laneSpan) upload(stream *cgotorch.Stream, t *pageTable, pages int) error {
 	n := int(s.table.Numel()) + 1
-	if s.host == nil {
-		var err error
-		if s.host, err = cgotorch.NewHostSlab(stream.Device(), n*8); err != nil {
-			return err
-		}
+	numbers, err := s.host.next(stream, n)
+	if err != nil {
+		return err
 	}
-	if s.copy != nil {
-		if err := s.host.Await(s.copy); err != nil {
-			return err
-		}
-		s.copy.Close()
-		s.copy = nil
-	}
-	s.host.Touch(true)
-	t.write(cgotorch.View[int64](s.host)[:n], pages)
-	table, before := s.host.Bytes()[:(n-1)*8], s.host.Bytes()[(n-1)*8:n*8]
+	t.write(numbers, pages)
+	bytes := s.host.slab.Bytes()
+	table, before := bytes[:(n-1)*8], bytes[(n-1)*8:n*8]
 	began, done, err := stream.CopyFrom(nil, cgotorch.HostCopy{To: s.table, From: table}, cgotorch.HostCopy{To: s.before, From: before})
 	began.Close()
-	s.copy = done
+	s.host.copy = done
 	return err
 }
 
@@ -358,6 +348,14 @@ func (l *lane) sample(x *cgotorch.Exec, f features, logits, result *cgotorch.Ten
 		edge = "full"
 	}
 	l.sampler.pick(x, f, logits, l.token, l.position, result, edge)
+}
+
+// leastOf returns the first of `size`, size*factor, size*factor*factor, … that is at least n.
+func leastOf(n, size, factor int) int {
+	for size < n {
+		size *= factor
+	}
+	return size
 }
 
 // roundUp returns the number of blocks of a captured step that has room for n, up to `most`.
