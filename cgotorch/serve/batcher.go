@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/pace"
 	"github.com/streamtorch/streamtorch/internal/panics"
 )
 
@@ -87,7 +88,7 @@ type Batcher struct {
 	freed    error          // of the end, when `ended` is closed
 	broken   chan struct{}  // closed when the device is lost
 	answers  sync.WaitGroup // batches whose answers are not delivered yet
-	alarm    *alarm
+	alarm    *pace.Alarm
 
 	mu       sync.Mutex
 	policy   policy
@@ -136,7 +137,7 @@ func New(device cgotorch.Device, fn func(x *cgotorch.Exec, in ...*cgotorch.Tenso
 		return nil, err
 	}
 	b := &Batcher{o: o, fn: fn, device: device, free: make(chan *slot, slotCount), ended: make(chan struct{}), broken: make(chan struct{}),
-		changed: make(chan struct{}, 1), alarm: newAlarm(), measured: map[int64]measured{}, stats: Stats{Batches: map[int]int64{}}}
+		changed: make(chan struct{}, 1), alarm: pace.NewAlarm(), measured: map[int64]measured{}, stats: Stats{Batches: map[int]int64{}}}
 	for _, in := range o.Inputs {
 		b.decoders = append(b.decoders, newDecoding(in))
 	}

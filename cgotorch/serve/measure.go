@@ -167,7 +167,7 @@ func (b *Batcher) measure(f form) (err error) {
 			}
 		}
 	}
-	b.policy.takes[f] = least
+	b.policy.Takes[f] = least
 	if _, known := b.policy.copy[f.length]; b.device.IsCUDA() && !known { // the largest batch is measured
 		b.policy.copy[f.length], err = b.measureCopy(f)
 	}

@@ -3,6 +3,8 @@ package serve
 import (
 	"slices"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/pace"
 )
 
 // policy decides when a batch begins, and how many entries it has. It knows how long a batch of
@@ -12,17 +14,13 @@ import (
 // next batch is gathered when the device is about to end the one before. If nothing is computed,
 // it is gathered at once, or after Options.MaxDelay.
 type policy struct {
-	all   []int             // the sizes of Options.BatchSizes, ascending
-	sizes map[int64][]int   // the sizes in use, by length
-	retry map[int64]backoff // when the sizes that are not in use are tried again
-	takes map[form]time.Duration
+	all   []int                   // the sizes of Options.BatchSizes, ascending
+	sizes map[int64][]int         // the sizes in use, by length
+	retry map[int64]backoff       // when the sizes that are not in use are tried again
 	copy  map[int64]time.Duration // of one entry to the device, by length
 	exact bool                    // a batch is not padded to a size
-	until time.Time               // when the device will have done what is enqueued
-	ends  time.Time               // when the device had done the batch before
-	left  []form                  // of the batches that are enqueued and not done
-	lead  time.Duration           // from the gathering of a batch until its copy and work are enqueued
 	delay time.Duration           // Options.MaxDelay
+	pace.Pace[form]
 }
 
 // form is the form of a batch.
@@ -37,7 +35,7 @@ type backoff struct {
 }
 
 func newPolicy(sizes []int, lengths []int64, exact bool, delay time.Duration) policy {
-	p := policy{all: sizes, sizes: map[int64][]int{}, retry: map[int64]backoff{}, takes: map[form]time.Duration{}, copy: map[int64]time.Duration{}, exact: exact, delay: delay}
+	p := policy{Pace: pace.New[form](), all: sizes, sizes: map[int64][]int{}, retry: map[int64]backoff{}, copy: map[int64]time.Duration{}, exact: exact, delay: delay}
 	for _, l := range lengths {
 		p.sizes[l] = sizes
 	}
@@ -55,8 +53,7 @@ func (p *policy) wait(now time.Time, length int64, waiting int, since time.Time)
 	if waiting >= p.largest(length) {
 		return 0
 	}
-	lead := p.lead + time.Duration(waiting)*p.copy[length]
-	return max(p.until.Add(-lead).Sub(now), min(p.delay-now.Sub(since), p.delay), 0)
+	return max(p.Left(now)-time.Duration(waiting)*p.copy[length], min(p.delay-now.Sub(since), p.delay), 0)
 }
 
 // size returns the size of the next batch. `waiting` entries wait, and the device computes
@@ -71,7 +68,7 @@ func (p *policy) size(length int64, waiting, computed int) int {
 	}
 	const nearly = 0.9
 	rate := func(s int) float64 {
-		return float64(min(s, waiting)) / max(p.takes[form{s, length}].Seconds(), 1e-9)
+		return float64(min(s, waiting)) / max(p.Takes[form{s, length}].Seconds(), 1e-9)
 	}
 	best, half := p.sizes[length][0], 0
 	for _, s := range p.sizes[length] {
@@ -98,31 +95,6 @@ func (p *policy) padded(length int64, entries int) int {
 	}
 	i, _ := slices.BinarySearch(p.sizes[length], entries)
 	return p.sizes[length][i]
-}
-
-// began notes that a batch was enqueued. `gathered` is when its gathering began.
-func (p *policy) began(f form, gathered, now time.Time) {
-	p.lead += (now.Sub(gathered)*3/2 - p.lead) / 4
-	if p.until.Before(now) {
-		p.until = now
-	}
-	p.until = p.until.Add(p.takes[f])
-	p.left = append(p.left, f)
-}
-
-// ended notes that the device has done a batch, which was enqueued before `began`. The time of a
-// batch follows what it takes, as other work on the device changes it.
-func (p *policy) ended(f form, began, now time.Time) {
-	i := slices.Index(p.left, f)
-	p.left = slices.Delete(p.left, i, i+1)
-	if began.Before(p.ends) {
-		began = p.ends
-	}
-	p.takes[f] += (now.Sub(began) - p.takes[f]) / 8
-	p.ends, p.until = now, now
-	for _, f := range p.left {
-		p.until = p.until.Add(p.takes[f])
-	}
 }
 
 const (

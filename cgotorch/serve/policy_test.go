@@ -10,7 +10,7 @@ import (
 func TestPolicy_Wait(t *testing.T) {
 	const ms = time.Millisecond
 	p := newPolicy([]int{1, 8, 64}, []int64{0}, false, 0)
-	p.takes[form{8, 0}], p.copy[0] = 10*ms, ms/10
+	p.Takes[form{8, 0}], p.copy[0] = 10*ms, ms/10
 	now := time.Now()
 	wait := func(at time.Duration, waiting int, want time.Duration) {
 		t.Helper()
@@ -19,39 +19,20 @@ func TestPolicy_Wait(t *testing.T) {
 		}
 	}
 	wait(0, 1, 0)
-	p.began(form{8, 0}, now, now)
+	p.Began(form{8, 0}, now, now)
 	wait(ms, 1, 9*ms-ms/10)
 	wait(ms, 10, 8*ms)
 	wait(ms, 64, 0)
 	wait(12*ms, 1, 0)
-	p.ended(form{8, 0}, now, now.Add(5*ms))
+	p.Ended(form{8, 0}, now, now.Add(5*ms))
 	wait(5*ms, 1, 0)
-}
-
-// Two batches may be noted as ended in the other order. The time of the one that is left counts.
-func TestPolicy_Ended_OtherOrder(t *testing.T) {
-	const ms = time.Millisecond
-	p := newPolicy([]int{1, 8}, []int64{0}, false, 0)
-	long, short := form{8, 0}, form{1, 0}
-	p.takes[long], p.takes[short] = 10*ms, ms
-	now := time.Now()
-	p.began(long, now, now)
-	p.began(short, now, now)
-	p.ended(short, now, now)
-	if left := p.until.Sub(now); left != 10*ms {
-		t.Errorf("the device is done in %v, want %v", left, 10*ms)
-	}
-	p.ended(long, now, now)
-	if left := p.until.Sub(now); left != 0 {
-		t.Errorf("nothing is computed, and the device is done in %v", left)
-	}
 }
 
 // A batch is of the size with the highest rate, or of half of all entries.
 func TestPolicy_Size(t *testing.T) {
 	p := newPolicy([]int{1, 16, 32, 64}, []int64{0}, false, 0)
 	for size, ms := range map[int]float64{1: 0.8, 16: 1.7, 32: 2.8, 64: 5.5} {
-		p.takes[form{size, 0}] = time.Duration(ms * 1e6)
+		p.Takes[form{size, 0}] = time.Duration(ms * 1e6)
 	}
 	for _, c := range []struct{ waiting, computed, want int }{
 		{1, 0, 1}, {2, 0, 1}, {15, 1, 16}, {16, 0, 16}, {17, 16, 16}, {32, 32, 32}, {61, 3, 32}, {63, 1, 32}, {64, 0, 32}, {64, 64, 64},

@@ -14,7 +14,7 @@ import (
 // run is the dispatcher. It ends when the Batcher is closed and no request waits.
 func (b *Batcher) run() {
 	defer close(b.ended)
-	defer b.alarm.stop()
+	defer b.alarm.Stop()
 	defer func() { b.freed = b.release() }()
 	for s := range b.free {
 		batch, f := b.next()
@@ -69,7 +69,7 @@ func (b *Batcher) next() (batch []*request, f form) {
 			<-b.changed
 			continue
 		}
-		b.alarm.await(wait, b.changed)
+		b.alarm.Await(wait, b.changed, nil)
 	}
 }
 
@@ -166,7 +166,7 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 		return
 	}
 	b.mu.Lock()
-	b.policy.began(f, gathered, enqueued)
+	b.policy.Began(f, gathered, enqueued)
 	entries := 0
 	for _, r := range batch {
 		entries += r.entries
@@ -185,7 +185,7 @@ func (b *Batcher) begin(s *slot, batch []*request, f form) {
 			}
 		}
 		b.mu.Lock()
-		b.policy.ended(f, enqueued, time.Now())
+		b.policy.Ended(f, enqueued, time.Now())
 		b.computed -= entries
 		b.stats.Batches[entries]++
 		b.wake()

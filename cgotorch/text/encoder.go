@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+	"github.com/streamtorch/streamtorch/internal/pace"
 )
 
 // EncoderOptions are the options of [OpenEncoder]. The zero value is good for a service.
@@ -52,6 +53,7 @@ type encoding struct {
 	captured *cgotorch.Captured // see capturedOf
 	sizes    []encoderSize      // to be captured while no text waits
 	slabs    slabs              // of encoderFlights
+	pace     pace.Pace[int]     // by rows, a multiple of 64; of the loop alone
 	encoderQueue
 }
 
@@ -61,8 +63,8 @@ type encoding struct {
 // The folder of a SentenceTransformer has a Transformer, then Pooling, then Normalize and Dense in
 // any order. That of a CrossEncoder, or of a model for sequence classification, has one label.
 //
-// On CUDA batches of up to 4,096 tokens are captured. OpenEncoder takes the memory for the largest.
-// Other sizes are captured while no text waits.
+// On CUDA batches of up to 16,384 tokens are captured. OpenEncoder takes the memory for the
+// largest. Other sizes are captured while no text waits.
 //
 // OpenEncoder knows the encoders bert, roberta, xlm-roberta, mpnet and modernbert, and the decoders
 // of [Open]. The folder's prompts, its largest number of tokens and its activation of scores hold.
@@ -89,7 +91,7 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	if err != nil {
 		return nil, err
 	}
-	e := &Encoder{encoding: &encoding{folder: f, batch: o.Tokens, weights: &encoderWeights{}, encoderQueue: newEncoderQueue(o.Queue)}}
+	e := &Encoder{encoding: &encoding{folder: f, batch: o.Tokens, weights: &encoderWeights{}, pace: pace.New[int](), encoderQueue: newEncoderQueue(o.Queue)}}
 	if e.prompt, err = f.promptOf(o.Prompt); err != nil {
 		return nil, err
 	}

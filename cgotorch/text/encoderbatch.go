@@ -55,8 +55,8 @@ func newEncoderLayout(texts []*encoderText) *encoderLayout {
 }
 
 // mostCapturedRows bounds the batches that are captured. The device needs longer for larger ones
-// than the host.
-const mostCapturedRows = 4096
+// than the host, also where callers keep its cores busy.
+const mostCapturedRows = 16384
 
 // encoderSize is a size that is captured.
 type encoderSize struct{ rows, texts, longest int }
@@ -77,10 +77,14 @@ func (l *encoderLayout) fill() bool {
 	return false
 }
 
-// roundRows returns a multiple of 64 that is at least n, and at most a quarter more beyond 256.
+// roundRows returns a multiple of 64 that is at least n: at most a quarter more beyond 256, and an
+// eighth beyond 4,096.
 func roundRows(n int) int {
-	step := 64
-	for 8*step < n {
+	step, parts := 64, 8
+	if n > 4096 {
+		parts = 16
+	}
+	for parts*step < n {
 		step *= 2
 	}
 	return (n + step - 1) / step * step

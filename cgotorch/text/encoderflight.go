@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -11,6 +12,8 @@ import (
 // encoderFlight is a batch that the device computes.
 type encoderFlight struct {
 	texts  []*encoderText
+	rows   int                // a multiple of 64
+	began  time.Time          // when begin was called
 	host   *cgotorch.HostSlab // what the device reads
 	copied *cgotorch.Event    // the device has read it
 	read   *cgotorch.HostRead // of the results, a row of each text
@@ -29,9 +32,13 @@ func (f *encoderFlight) done() <-chan struct{} {
 
 // begin lets the device compute a batch. It does not wait for it.
 func (e *encoding) begin(texts []*encoderText) *encoderFlight {
+	began := time.Now()
 	l := newEncoderLayout(texts)
 	captured := e.captures && l.fill()
-	return e.launch(texts, l, captured)
+	f := e.launch(texts, l, captured)
+	f.rows, f.began = roundRows(l.rows), began
+	e.pace.Began(f.rows, began, time.Now())
+	return f
 }
 
 // launch is begin for texts that have a layout.

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
+	"github.com/streamtorch/streamtorch/internal/pace"
 )
 
 // encoderQueue has the calls of an Encoder that wait.
@@ -277,10 +279,12 @@ func (c *encoderCall) fail(err error) {
 	}
 }
 
-// loop computes batches until the queue is closed. The device gets a second batch while it computes
-// one, if enough texts wait: it then does not wait for the host between both.
+// loop computes batches until the queue is closed. The device gets a second batch when it is about
+// to end the one that it computes: later texts then wait for one batch, and the device for none.
 func (e *encoding) loop() {
 	defer close(e.ended)
+	alarm := pace.NewAlarm()
+	defer alarm.Stop()
 	var flights []*encoderFlight
 	for {
 		var done <-chan struct{}
@@ -294,7 +298,11 @@ func (e *encoding) loop() {
 			continue
 		default:
 		}
-		texts, closed := e.take(len(flights))
+		wait := time.Duration(0)
+		if len(flights) > 0 {
+			wait = e.pace.Left(time.Now())
+		}
+		texts, waiting, closed := e.take(len(flights), wait)
 		switch {
 		case len(texts) > 0:
 			flights = append(flights, e.begin(texts))
@@ -307,6 +315,10 @@ func (e *encoding) loop() {
 			e.sizes = e.sizes[1:]
 			continue
 		}
+		if waiting && len(flights) == 1 {
+			alarm.Await(wait, e.news, done)
+			continue
+		}
 		select {
 		case <-done:
 		case <-e.news:
@@ -315,13 +327,13 @@ func (e *encoding) loop() {
 }
 
 // take takes a batch out of the queue, one text of each call in turn. The texts are ordered by
-// length, the longest first. take takes none while two batches are under way, and none beside one
-// unless a quarter of a batch waits.
-func (e *encoding) take(underWay int) (texts []*encoderText, closed bool) {
+// length, the longest first. take takes none while two batches are under way. Beside one it takes a
+// full one, or what waits if the next batch has no more time to `wait`.
+func (e *encoding) take(underWay int, wait time.Duration) (texts []*encoderText, waiting, closed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if underWay > 1 || underWay > 0 && 4*e.waitingTokens < e.batch {
-		return nil, e.closed
+	if underWay > 1 || underWay > 0 && wait > 0 && e.waitingTokens < e.batch {
+		return nil, len(e.waiting) > 0, e.closed
 	}
 	for tokens := 0; len(e.waiting) > 0; {
 		c := e.waiting[0]
@@ -337,7 +349,7 @@ func (e *encoding) take(underWay int) (texts []*encoderText, closed bool) {
 		}
 	}
 	slices.SortStableFunc(texts, func(s, t *encoderText) int { return len(t.tokens) - len(s.tokens) })
-	return texts, e.closed
+	return texts, len(e.waiting) > 0, e.closed
 }
 
 // answer waits for a batch, and tells the callers. If it failed, answer computes each text alone.
@@ -345,6 +357,7 @@ func (e *encoding) take(underWay int) (texts []*encoderText, closed bool) {
 func (e *encoding) answer(f *encoderFlight) {
 	texts := f.texts
 	rows, err := e.end(f)
+	e.pace.Ended(f.rows, f.began, time.Now())
 	if err != nil && len(texts) > 1 && !errors.Is(err, cgotorch.ErrDeviceLost) {
 		for i := range texts {
 			e.answer(e.begin(texts[i : i+1]))

@@ -1,14 +1,14 @@
-package serve
+package pace
 
 import (
 	"sync"
 	"time"
 )
 
-// alarm lets the dispatcher wait for a moment. Go's timers are up to a millisecond late while the
+// Alarm lets a dispatcher wait for a moment. Go's timers are up to a millisecond late while the
 // program has nothing else to do, and a small batch takes less than that. So the last part of a
 // wait is a sleep of a thread.
-type alarm struct {
+type Alarm struct {
 	mu    sync.Mutex
 	rings time.Time     // when the sleep under way is to end; zero if there is none
 	late  time.Duration // how late sleeps have ended
@@ -22,18 +22,19 @@ const (
 	near      = 100 * time.Microsecond // so much earlier needs no sleep of its own
 )
 
-// newAlarm returns an alarm. Linux ends a sleep 50 us late, so as to end several at once. A virtual
+// NewAlarm returns an alarm. Linux ends a sleep 50 us late, so as to end several at once. A virtual
 // machine whose processor was idle takes longer.
-func newAlarm() *alarm { return &alarm{late: 50 * time.Microsecond, rang: make(chan struct{}, 1)} }
+func NewAlarm() *Alarm { return &Alarm{late: 50 * time.Microsecond, rang: make(chan struct{}, 1)} }
 
-// await returns after a time, or when `changed` has a value, or earlier: the caller looks again
-// whether there is something to do.
-func (a *alarm) await(wait time.Duration, changed <-chan struct{}) {
+// Await returns after a time, or when `changed` or `done` has a value, or earlier: the caller looks
+// again whether there is something to do. Either may be nil.
+func (a *Alarm) Await(wait time.Duration, changed, done <-chan struct{}) {
 	if wait > longest {
 		timer := time.NewTimer(wait - timerLate)
 		defer timer.Stop()
 		select {
 		case <-changed:
+		case <-done:
 		case <-timer.C:
 		}
 		return
@@ -41,13 +42,14 @@ func (a *alarm) await(wait time.Duration, changed <-chan struct{}) {
 	a.ring(wait)
 	select {
 	case <-changed:
+	case <-done:
 	case <-a.rang:
 	}
 }
 
 // ring makes `rang` have a value after a time. One thread sleeps, or one more if it is to ring
 // earlier.
-func (a *alarm) ring(after time.Duration) {
+func (a *Alarm) ring(after time.Duration) {
 	at := time.Now().Add(after)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,8 +86,8 @@ func sleep(until time.Time) (slept bool) {
 	return slept
 }
 
-// stop waits for the sleeps under way.
-func (a *alarm) stop() {
+// Stop waits for the sleeps under way.
+func (a *Alarm) Stop() {
 	if a != nil {
 		a.naps.Wait()
 	}
