@@ -97,7 +97,7 @@ func (t *promptTurn) beside(long bool) (*promptPiece, error) {
 		return nil, nil
 	}
 	t.arrange()
-	if len(t.order) == 0 || !b.b.captures(t.order[0].keep, 1) || b.m.d.c.long(t.order[0].length()) != long {
+	if len(t.order) == 0 || b.m.d.c.long(t.order[0].length()) != long {
 		return nil, nil
 	}
 	p, err := t.next(mostCapturedPiece, true)
@@ -181,7 +181,7 @@ func (b *Batcher) choose(r *request, most int) (*promptPiece, error) {
 		return nil, err
 	}
 	p := &promptPiece{r: r, from: from, to: to, last: to == len(tokens)}
-	if b.b.captures(from, to-from) {
+	if b.b.captures(to - from) {
 		var err error
 		if p.numbers, err = b.b.writePiece(b.m.stream, tokens[from:to], from); err != nil {
 			return nil, err

@@ -11,11 +11,8 @@ import (
 // larger ones than the host.
 const mostCapturedPiece = 512
 
-// captures reports whether the piece of n tokens behind `from` others is captured. The attention of
-// later ones is split by what the host knows: see [decoder.mixBySplits].
-func (b *batch) captures(from, n int) bool {
-	return b.captured && n <= mostCapturedPiece && (from < leastPast || !b.d.flash)
-}
+// captures reports whether a piece of n tokens is captured.
+func (b *batch) captures(n int) bool { return b.captured && n <= mostCapturedPiece }
 
 // writePiece writes what runPiece needs into page-locked memory: the tokens and positions of rows,
 // of which those beyond the piece are passed over, then 0, the number of tokens, the row of the

@@ -20,9 +20,6 @@ func (d *decoder) mixByFlash(x *cgotorch.Exec, l *decoderLayer, query, key, valu
 	if v.window > 0 {
 		left, right = v.window-1, 0
 	}
-	if v.past >= leastPast && v.rows <= mostSplitRows {
-		return d.mixBySplits(x, l, query, key, value, v)
-	}
 	results := x.Call("aten::_flash_attention_forward", query, key, value, v.rowEnds, v.keyEnds, v.rows, v.keys, 0.0, true, false, d.c.queryScale, left, right)
 	out := results[0].(*cgotorch.Tensor)
 	if l.sinks != nil { // a sink takes its share of each softmax: e^sum becomes e^sum + e^sink
@@ -31,39 +28,6 @@ func (d *decoder) mixByFlash(x *cgotorch.Exec, l *decoderLayer, query, key, valu
 		out = d.as(x, x.Mul(out, x.Unsqueeze(kept, 2)), d.dtype)
 	}
 	return x.View(out, int64(v.rows), -1)
-}
-
-// The attention of few rows to many keys is split: flash attention has one block of threads for 128
-// rows of a head, and would leave most of a GPU idle.
-const (
-	leastPast     = 4096 // keys before the rows
-	mostSplitRows = 512
-	splitKeys     = 2048
-)
-
-// mixBySplits is mixByFlash for rows that all see the first v.past keys. Each split of these keys
-// is a sequence of its own, whose queries are the rows. The results are added by their shares of
-// the softmax.
-func (d *decoder) mixBySplits(x *cgotorch.Exec, l *decoderLayer, query, key, value *cgotorch.Tensor, v *cacheView) *cgotorch.Tensor {
-	rows, heads, head := int64(v.rows), int64(d.c.heads), int64(d.c.head)
-	n := (v.past + splitKeys - 1) / splitKeys
-	part := func(query, rowEnds, keyEnds *cgotorch.Tensor, from, keys, most int, causal bool) (out, sums *cgotorch.Tensor) {
-		of := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 0, from, keys) }
-		results := x.Call("aten::_flash_attention_forward", query, of(key), of(value), rowEnds, keyEnds, v.rows, most, 0.0, causal, false, d.c.queryScale, nil, nil)
-		return x.View(results[0].(*cgotorch.Tensor), -1, rows, heads, head), x.View(results[1].(*cgotorch.Tensor), heads, -1, rows)
-	}
-	repeated := x.Reshape(x.Expand(x.Unsqueeze(query, 0), int64(n), rows, heads, head), -1, heads, head)
-	ends := x.Clamp(x.Arange(cgotorch.Int32, 0, (n+1)*splitKeys, splitKeys), nil, v.past)
-	far, farSums := part(repeated, x.Arange(cgotorch.Int32, 0, (n+1)*v.rows, v.rows), ends, 0, v.past, splitKeys, false)
-	near, nearSums := part(query, v.rowEnds, v.rowEnds, v.past, v.rows, v.rows, true)
-	sums := x.Cat([]*cgotorch.Tensor{farSums, nearSums}, 1) // [heads, n+1, rows]
-	total := call(x, "aten::logsumexp", sums, []int64{1}, true)
-	if l.sinks != nil {
-		total = call(x, "aten::logaddexp", total, x.View(d.as(x, l.sinks, d.wide), heads, 1, 1))
-	}
-	shares := x.Unsqueeze(x.Permute(x.Exp(x.Sub(sums, total)), 1, 2, 0), 3) // [n+1, rows, heads, 1]
-	out := x.SumDim(x.Mul(x.Cat([]*cgotorch.Tensor{far, near}, 0), shares), []int64{0}, cgotorch.SumOptions{})
-	return x.View(d.as(x, out, d.dtype), rows, -1)
 }
 
 // sees returns which keys a query sees, as numbers that are added to scores: 0 or -Inf, in the

@@ -19,9 +19,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 //
 // The rows of a prompt see the same pages, so they take in place of token_attention:
 //
-//	norms, rotations, keys and values to pages  rope_into_pages  csrc/kernels/rope_into_pages.cc
-//	all keys and values behind each other       LibTorch
-//	flash attention                             LibTorch
+//	norms, rotations, keys and values to pages  rope_into_pages   csrc/kernels/rope_into_pages.cc
+//	attention over pages, of up to 512 rows     prompt_attention  csrc/kernels/prompt_attention.cc
+//	or with more rows, a copy of the pages, and flash attention   LibTorch
 //
 // A step with a piece of a prompt has both: the rows of the seats first, and those of the piece
 // behind them. Only attention tells them apart.

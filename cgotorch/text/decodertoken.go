@@ -56,6 +56,7 @@ func (m *Model) KernelStats() KernelStats {
 // kernelChoice says which kernels a model on a device takes.
 type kernelChoice struct {
 	flash  bool   // prompts take flash attention
+	paged  bool   // few tokens of a prompt take prompt_attention
 	notOwn string // why tokens do not take the kernels of a token, or ""
 	ringed bool   // the products of a token have the ring: Note [Search of sizes]
 }
@@ -70,6 +71,7 @@ func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, qu
 		return kernelChoice{}, err
 	}
 	k := kernelChoice{flash: capability >= 80 && c.flash(dtype), notOwn: c.notTokenKernels(capability, dtype, quantized)}
+	k.paged = k.flash && c.head%16 == 0 && c.heads/c.keyHeads <= 64 // as csrc/kernels/prompt_attention.cc has it
 	k.ringed = k.notOwn == "" && capability >= 90
 	return k, nil
 }

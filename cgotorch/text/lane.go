@@ -17,8 +17,8 @@ import (
 //
 // A prompt goes through the layers in parts of promptPart tokens. Each layer norms and rotates
 // queries and keys, and writes the keys and values of the part into the conversation's pages. It
-// then gathers the pages and attends to them: see Note [Kernels of rows]. Only the last row of the
-// last part has logits. The token that is sampled from them becomes the lane's token.
+// then attends to the pages: see Note [Kernels of rows]. Only the last row of the last part has
+// logits. The token that is sampled from them becomes the lane's token.
 //
 // A step takes the lane's token at the lane's position through the layers, and samples the next
 // one. All of it reads and writes memory of fixed addresses, so that its graphs serve all
@@ -171,16 +171,15 @@ func (l *lane) clear(x *cgotorch.Exec, s *laneSpan, from, to, row int) {
 type cachedRows struct {
 	tokens, positions *cgotorch.Tensor // Int64 [rows]
 	rows              int
-	past              int              // the position of the first token, or 0 if the host does not know it
 	blocks            []int            // the first ones of each table, whose pages are read and written
 	last              *cgotorch.Tensor // Int64 [1]: the last position
 	ends              *cgotorch.Tensor // Int32 [2]: 0, and the number of rows that are not passed over
 }
 
 // rowsOf returns the cachedRows of all tokens.
-func (l *lane) rowsOf(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, past int, blocks []int) cachedRows {
+func (l *lane) rowsOf(x *cgotorch.Exec, tokens, positions *cgotorch.Tensor, blocks []int) cachedRows {
 	n := int(tokens.Numel())
-	r := cachedRows{tokens: tokens, positions: positions, rows: n, past: past, blocks: blocks, last: x.Narrow(positions, 0, n-1, 1), ends: l.one}
+	r := cachedRows{tokens: tokens, positions: positions, rows: n, blocks: blocks, last: x.Narrow(positions, 0, n-1, 1), ends: l.one}
 	if n > 1 && l.d.flash {
 		r.ends = x.Arange(cgotorch.Int32, 0, 2*n, n)
 	}
@@ -198,48 +197,56 @@ func (l *lane) cachedPass(x *cgotorch.Exec, r cachedRows) *rowsPass {
 	p.experts = func(layer *decoderLayer, s *rowStream) {
 		d.expertsTogether(x, layer, s, func(in, wide *cgotorch.Tensor) *cgotorch.Tensor { return through.through(x, layer.experts, in, wide) })
 	}
+	paged := d.paged && r.rows <= mostCapturedPiece // with more, LibTorch's kernel gains more than the copy takes
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
-		views[i] = l.view(x, s, r, r.blocks[i])
-		if s.window == 0 {
-			views[i].past = r.past
+		if !paged {
+			views[i] = l.view(x, s, r, r.blocks[i])
 		}
 		for k, layer := range s.layers {
 			spanOf[layer], within[layer] = i, k
 		}
 	}
-	keyHeads, head := int64(d.c.keyHeads), int64(d.c.head)
-	byPage := call(x, "aten::view.dtype", x.View(l.pages.memory, -1, pageTokens*head), cgotorch.Complex128) // pages of one head, 16 bytes at a time
 	p.attend = func(i int, layer *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
-		v, s, k := &views[spanOf[i]], l.spans[spanOf[i]], within[i]
+		at, s := spanOf[i], l.spans[spanOf[i]]
+		table := x.Select(x.Narrow(s.table, 2, 0, r.blocks[at]), 0, within[i])
 		query := call(x, "streamtorch::rope_into_pages", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, positions,
-			l.pages.memory, x.Select(x.Narrow(s.table, 2, 0, v.blocks), 0, k), s.before, d.c.heads)
-		gathered := call(x, "aten::view.dtype", x.Index(byPage, []*cgotorch.Tensor{x.Select(v.table, 0, k)}), l.pages.memory.DType())
-		all := x.Transpose(x.View(gathered, 2, keyHeads, -1, head), 1, 2)
-		key, value := x.Select(all, 0, 0), x.Select(all, 0, 1)
+			l.pages.memory, table, s.before, d.c.heads)
+		if paged {
+			return call(x, "streamtorch::prompt_attention", query, positions, r.last, l.pages.memory, table, s.before, layer.sinks, s.window, d.c.queryScale)
+		}
+		key, value := l.gathered(x, x.Select(views[at].table, 0, within[i]))
 		if d.flash {
-			return d.mixByFlash(x, layer, query, key, value, v)
+			return d.mixByFlash(x, layer, query, key, value, &views[at])
 		}
 		one := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Unsqueeze(t, 0) }
-		return d.mix(x, layer, one(query), one(key), one(value), v.mask)
+		return d.mix(x, layer, one(query), one(key), one(value), views[at].mask)
 	}
 	return p
+}
+
+// gathered copies pages of a layer, as [cacheView] has them: keys and values, [tokens, keyHeads,
+// head].
+func (l *lane) gathered(x *cgotorch.Exec, pages *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
+	keyHeads, head := int64(l.d.c.keyHeads), int64(l.d.c.head)
+	ofOneHead := call(x, "aten::view.dtype", x.View(l.pages.memory, -1, pageTokens*head), cgotorch.Complex128) // 16 bytes at a time
+	copied := call(x, "aten::view.dtype", x.Index(ofOneHead, []*cgotorch.Tensor{pages}), l.pages.memory.DType())
+	all := x.Transpose(x.View(copied, 2, keyHeads, -1, head), 1, 2)
+	return x.Select(all, 0, 0), x.Select(all, 0, 1)
 }
 
 // cacheView is what a pass needs to know of the pages of one span.
 type cacheView struct {
 	window int
-	blocks int              // of the table
 	table  *cgotorch.Tensor // Int64 [layers, 2*keyHeads*blocks]: the pages of keys, head by head, and those of values
 	mask   *cgotorch.Tensor // as sees returns it, or nil with flash attention
 
 	rowEnds, keyEnds *cgotorch.Tensor // Int32 [2]: 0 and the number of rows; 0 and the number of keys
 	rows, keys       int              // at most
-	past             int              // keys before those of the rows, if all rows see all of them; else 0
 }
 
 func (l *lane) view(x *cgotorch.Exec, s *laneSpan, r cachedRows, blocks int) cacheView {
-	v := cacheView{window: s.window, blocks: blocks, rows: r.rows, keys: blocks * pageTokens}
+	v := cacheView{window: s.window, rows: r.rows, keys: blocks * pageTokens}
 	layers, keyHeads := int64(len(s.layers)), l.d.c.keyHeads
 	heads := x.Arange(cgotorch.Int64, 0, keyHeads, 1)
 	ofHeads := func(pages *cgotorch.Tensor) *cgotorch.Tensor { // of a page [..., 1] those of its heads
@@ -263,7 +270,7 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 		n := int(tokens.Numel())
 		var hidden *cgotorch.Tensor
 		l.d.withSlots(x, func() {
-			hidden = l.d.rows(x, l.cachedPass(x, l.rowsOf(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), from, blocks)))
+			hidden = l.d.rows(x, l.cachedPass(x, l.rowsOf(x, tokens, x.Arange(cgotorch.Int64, from, from+n, 1), blocks)))
 		})
 		if !last {
 			return nil
@@ -286,7 +293,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		if l.d.edge != "" {
 			logits = l.d.token(x, l.tokenPass(x, counts))
 		} else {
-			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.rowsOf(x, l.token, l.position, 0, counts))))
+			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.rowsOf(x, l.token, l.position, counts))))
 		}
 		if f.mask {
 			x.CopyInPlace(l.logits, logits)

@@ -1,5 +1,5 @@
 // What the operators take that norm and rotate the heads of tokens, and write their keys and values
-// into a cache in pages: token_attention and rope_into_pages.
+// into a cache in pages, or attend to it: token_attention, rope_into_pages and prompt_attention.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +17,20 @@ namespace ct {
 constexpr int64_t kPage = 16;  // tokens of a page
 
 enum Norm : int { kNoNorm, kOfEachHead, kOfAllHeads };  // the CUDA texts have the same numbers
+
+// Throws if memory is no cache in pages.
+inline void check_pages(const char* op, const at::Tensor& memory) {
+  TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous() &&
+                  at::isFloatingType(memory.scalar_type()),
+              op, ": memory is ", memory.scalar_type(), " ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head], and want a floating dtype");
+}
+
+// Throws if table is not the pages of one sequence.
+inline void check_table(const char* op, const at::Tensor& table, c10::Device device) {
+  TORCH_CHECK(table.dim() == 2 && table.size(0) == 2 && table.size(1) > 0 && table.stride(1) == 1 && table.scalar_type() == at::kLong && table.device() == device, op,
+              ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [2, blocks] of ", at::kLong, " on ", device,
+              ", without gaps in a row");
+}
 
 struct HeadInputs {
   const char* op;
@@ -46,11 +60,7 @@ struct HeadInputs {
                 t.scalar_type(), " ", t.sizes(), " on ", t.device(), ", want ", elements, " contiguous elements of ", dtype, " on ", memory.device());
   }
 
-  void check_memory() const {
-    TORCH_CHECK(memory.dim() == 5 && memory.size(0) == 2 && memory.size(3) == kPage && memory.numel() > 0 && memory.is_contiguous() &&
-                    at::isFloatingType(memory.scalar_type()),
-                op, ": memory is ", memory.scalar_type(), " ", memory.sizes(), ", want a contiguous [2, pages, key heads, ", kPage, ", head], and want a floating dtype");
-  }
+  void check_memory() const { check_pages(op, memory); }
 
   void check_norms_and_turns() const {
     TORCH_CHECK(is_defined(query_norm) == is_defined(key_norm), op, ": query_norm and key_norm go together");

@@ -171,9 +171,7 @@ struct Inputs : HeadInputs {
     check_norms_and_turns();
     HeadInputs::check(position, "position", rows(), at::kLong);
     HeadInputs::check(before, "before", 1, at::kLong);
-    TORCH_CHECK(table.dim() == 2 && table.size(0) == 2 && table.size(1) > 0 && table.stride(1) == 1 && table.scalar_type() == at::kLong && table.device() == memory.device(),
-                kOperator, ": table is ", table.scalar_type(), " ", table.sizes(), " on ", table.device(), ", want [2, blocks] of ", at::kLong, " on ", memory.device(),
-                ", without gaps in a row");
+    check_table(kOperator, table, memory.device());
   }
 };
 

@@ -79,23 +79,6 @@ struct Inputs : HeadInputs {
   }
 };
 
-// Returns the keys that row r sees. Throws if they are not in its table.
-SeenKeys seen_by(const Inputs& of, int64_t r) {
-  const int64_t position = of.position.const_data_ptr<int64_t>()[r], blocks = of.blocks(), pages = 2 * of.memory.size(1);
-  if (of.rows() > 1 && position < 0) return {-1, -1, nullptr, 0};
-  const int64_t newest = position - of.before.const_data_ptr<int64_t>()[r] - 1;
-  TORCH_CHECK(newest >= 0 && newest < blocks * kPage, kOperator, ": the token is number ", newest, " of a table of ", blocks, " blocks");
-  const int64_t oldest = of.window > 0 ? std::max<int64_t>(0, newest - of.window + 1) : 0;
-  const SeenKeys seen{oldest, newest, of.table.const_data_ptr<int64_t>() + (of.table.dim() == 3 ? r * of.table.stride(0) : 0), of.table.stride(-2)};
-  int64_t least = seen.pages[oldest / kPage], most = least;
-  for (const int64_t* kind : {seen.pages, seen.pages + seen.values}) {
-    const auto [low, high] = std::minmax_element(kind + oldest / kPage, kind + newest / kPage + 1);
-    least = std::min(least, *low), most = std::max(most, *high);
-  }
-  TORCH_CHECK(least >= 0 && most < pages, kOperator, ": the table has the pages ", least, " to ", most, ", and memory has ", pages);
-  return seen;
-}
-
 at::Tensor on_cpu(const Inputs& of) {
   const at::ScalarType dtype = of.memory.scalar_type(), wide = of.wide();
   TORCH_CHECK(is_floating(dtype) || dtype == at::kDouble, kOperator, ": memory is ", dtype, ", want float32, bfloat16, float16 or float64");
@@ -106,7 +89,11 @@ at::Tensor on_cpu(const Inputs& of) {
   const at::Tensor value = qkv.narrow(1, of.heads + key_heads, key_heads).contiguous();
   const at::Tensor sinks = is_defined(of.sinks) ? of.sinks->to(wide) : at::Tensor();
   CpuAttention a{of.memory, query, key, value, sinks, of.scale, of.cap, {}};
-  for (int64_t r = 0; r < of.rows(); ++r) a.rows.push_back(seen_by(of, r));
+  for (int64_t r = 0; r < of.rows(); ++r) {
+    const int64_t position = of.position.const_data_ptr<int64_t>()[r];
+    const at::Tensor own = of.table.dim() == 3 ? of.table.select(0, r) : of.table;
+    a.rows.push_back(of.rows() > 1 && position < 0 ? kPadded : seen_by(kOperator, own, position - of.before.const_data_ptr<int64_t>()[r] - 1, of.window, 2 * of.memory.size(1)));
+  }
   return attend_on_cpu(a);
 }
 

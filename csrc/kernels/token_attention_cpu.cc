@@ -163,8 +163,10 @@ void attend_all(const CpuAttention& a, const at::Tensor& out) {
   const int64_t rows = a.query.size(0), heads = a.query.size(1), head = a.query.size(2), key_heads = a.memory.size(2), group = heads / key_heads;
   const Wide* const sinks = a.sinks.defined() ? a.sinks.const_data_ptr<Wide>() : nullptr;
   const Attention<Raw, Wide> of{a, a.memory.const_data_ptr<Raw>(), a.query.const_data_ptr<Wide>(), sinks, out.mutable_data_ptr<Raw>(), head, key_heads, group};
-  write<Raw>(a, 0, a.key.const_data_ptr<Wide>());
-  write<Raw>(a, 1, a.value.const_data_ptr<Wide>());
+  if (a.key.defined()) {
+    write<Raw>(a, 0, a.key.const_data_ptr<Wide>());
+    write<Raw>(a, 1, a.value.const_data_ptr<Wide>());
+  }
   int64_t products = 0;
   for (const SeenKeys& row : a.rows) products += (row.newest - row.oldest + 1) * heads * head;
   const at::Tensor firsts = out.view({rows * key_heads, group * head}).select(1, 0);
@@ -172,6 +174,20 @@ void attend_all(const CpuAttention& a, const at::Tensor& out) {
 }
 
 }  // namespace
+
+SeenKeys seen_by(const char* op, const at::Tensor& table, int64_t newest, int64_t window, int64_t pages) {
+  const int64_t blocks = table.size(1);
+  TORCH_CHECK(newest >= 0 && newest < blocks * kPage, op, ": the token is number ", newest, " of a table of ", blocks, " blocks");
+  const int64_t oldest = window > 0 ? std::max<int64_t>(0, newest - window + 1) : 0;
+  const SeenKeys seen{oldest, newest, table.const_data_ptr<int64_t>(), table.stride(0)};
+  int64_t least = seen.pages[oldest / kPage], most = least;
+  for (const int64_t* kind : {seen.pages, seen.pages + seen.values}) {
+    const auto [low, high] = std::minmax_element(kind + oldest / kPage, kind + newest / kPage + 1);
+    least = std::min(least, *low), most = std::max(most, *high);
+  }
+  TORCH_CHECK(least >= 0 && most < pages, op, ": the table has the pages ", least, " to ", most, ", and memory has ", pages);
+  return seen;
+}
 
 at::Tensor attend_on_cpu(const CpuAttention& a) {
   at::Tensor out = at::empty({a.query.size(0), a.query.size(1) * a.query.size(2)}, a.memory.options());

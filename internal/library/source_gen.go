@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "8f102c4e12f76b89291d3980d12c27e21cacbaf65ae936d9e4a7a66ba7a94e4a"
+const Source = "64edcd31bb4377df57a0c3e634743de3e394660db8985e7ddb54aa53b2618767"

@@ -34,6 +34,7 @@ var cudaPrograms = map[string][]string{
 	"normalize":            {"images.h:kText", "normalize.cc"},
 	"pad":                  {"border.h:kBorderText", "pad.cc:kPadText", "pad.cc"},
 	"pooling":              {"pooling.cc:kText", "pooling.cc"},
+	"prompt_attention":     {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "SINKS 1", "prompt_attention_cuda.h"},
 	"rope_into_pages":      {"DTYPE BFloat16", "HEAD 128", "NORM 2", "rope_into_pages.cc"},
 	"scale_channels":       {"DTYPE BFloat16", "scale_channels.cc"},
 	"sleep":                {"sleep.cc"},
