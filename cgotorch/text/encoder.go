@@ -49,9 +49,9 @@ type encoding struct {
 	kinds   int // types of tokens in a pair; 0 means that they do not count
 	batch   int // most tokens of a batch
 
-	captures bool               // batches are captured, up to mostCapturedRows
+	mostRows int                // of a batch that is captured; 0: none is
 	captured *cgotorch.Captured // see capturedOf
-	sizes    []encoderSize      // to be captured while no text waits
+	sizes    []encoderSize      // to be run while no text waits: eagerly, and captured
 	slabs    slabs              // of encoderFlights
 	pace     pace.Pace[int]     // by rows, a multiple of 64; of the loop alone
 	encoderQueue
@@ -63,8 +63,9 @@ type encoding struct {
 // The folder of a SentenceTransformer has a Transformer, then Pooling, then Normalize and Dense in
 // any order. That of a CrossEncoder, or of a model for sequence classification, has one label.
 //
-// On CUDA batches of up to 16,384 tokens are captured. OpenEncoder takes the memory for the
-// largest. Other sizes are captured while no text waits.
+// On CUDA batches of up to 16,384 tokens are captured, and fewer of a wide model. OpenEncoder takes
+// the memory for the largest. Those whose texts have up to 512 tokens are captured while no text
+// waits.
 //
 // OpenEncoder knows the encoders bert, roberta, xlm-roberta, mpnet and modernbert, and the decoders
 // of [Open]. The folder's prompts, its largest number of tokens and its activation of scores hold.
@@ -109,12 +110,17 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	if err != nil {
 		return nil, errors.Join(err, e.free())
 	}
-	e.captures = e.net.captures() && !checksFinite()
+	if !checksFinite() {
+		e.mostRows = min(e.net.captured(), roundRows(e.batch))
+	}
 	e.captured = cgotorch.NewCaptured(e.capturedOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
-	if e.captures {
-		sizes := encoderSizes(e.limit, e.batch)
-		e.prepare(sizes[0]) // the largest one, whose memory the others share
-		e.sizes = sizes[1:]
+	if sizes := encoderSizes(e.limit, e.mostRows); len(sizes) > 0 {
+		for range 2 {
+			e.prepare(sizes[len(sizes)-1]) // the others share its memory
+		}
+		for _, size := range sizes[:len(sizes)-1] {
+			e.sizes = append(e.sizes, size, size)
+		}
 	}
 	go e.loop()
 	return e, nil

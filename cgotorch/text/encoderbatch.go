@@ -15,7 +15,7 @@ import (
 //
 // The host needs longer to launch a small batch's kernels than the device to run them. So those of
 // flash attention are captured, for the sizes of fill. Rows and texts beyond those of the batch
-// fill it up. No text attends to such rows.
+// fill it up. No text attends to such rows, and such texts have none.
 
 // encoderLayout says where the texts of a batch lie.
 type encoderLayout struct {
@@ -54,23 +54,40 @@ func newEncoderLayout(texts []*encoderText) *encoderLayout {
 	return l
 }
 
-// mostCapturedRows bounds the batches that are captured. The device needs longer for larger ones
-// than the host, also where callers keep its cores busy.
-const mostCapturedRows = 16384
+// The largest batches that are captured. With longer texts than 512 tokens attention has work for
+// each of 128 tokens of each text, also for those that fill a size up.
+const (
+	mostCapturedRows = 16384
+	mostRowsOfLong   = 4096
+)
+
+// rowsOfHost returns how many rows take the device as long as the host, up to mostCapturedRows.
+// The device does 6e14 operations a second with the weights of a layer, and the host needs 0.4 ms
+// for it where callers keep its cores busy.
+func rowsOfHost(width, inner int, gated bool) int {
+	weights := 4*width*width + 2*width*inner
+	if gated {
+		weights += width * inner
+	}
+	return min(mostCapturedRows, 120_000_000_000/weights)
+}
 
 // encoderSize is a size that is captured.
 type encoderSize struct{ rows, texts, longest int }
 
-// fill gives the layout a size that is captured, with one row and one text more at least. It
-// reports whether there is one.
-func (l *encoderLayout) fill() bool {
-	rows := roundRows(l.rows + 1)
-	if rows > mostCapturedRows {
+// fill gives the layout a size that is captured, of up to `most` rows, with one row and one text
+// more at least. It reports whether there is one.
+func (l *encoderLayout) fill(most int) bool {
+	rows, longest := roundRows(l.rows+1), roundLongest(l.longest)
+	if longest > 512 {
+		most = min(most, mostRowsOfLong)
+	}
+	if rows > most {
 		return false
 	}
 	for _, texts := range textsOf(rows) {
 		if l.texts < texts {
-			l.encoderSize = encoderSize{rows, texts, roundLongest(l.longest)}
+			l.encoderSize = encoderSize{rows, texts, longest}
 			return true
 		}
 	}
@@ -102,17 +119,16 @@ func textsOf(rows int) []int {
 // roundLongest returns 128 times a power of 4: flash attention has blocks of 128 tokens.
 func roundLongest(n int) int { return leastOf(n, 128, 4) }
 
-// encoderSizes returns the sizes of batches of up to `most` tokens, with texts of up to `limit` and
-// 512 tokens, the largest first.
+// encoderSizes returns the sizes of batches of up to `most` rows, with texts of up to `limit` and
+// 512 tokens, the smallest first.
 func encoderSizes(limit, most int) (sizes []encoderSize) {
-	for longest := 128; longest <= roundLongest(min(limit, 512)); longest *= 4 {
-		for rows := 64; rows <= min(mostCapturedRows, roundRows(max(limit, most)+1)); rows = roundRows(rows + 1) {
+	for rows := 64; rows <= most; rows = roundRows(rows + 1) {
+		for longest := 128; longest <= roundLongest(min(limit, 512)); longest *= 4 {
 			for _, texts := range textsOf(rows) {
 				sizes = append(sizes, encoderSize{rows, texts, longest})
 			}
 		}
 	}
-	slices.Reverse(sizes)
 	return sizes
 }
 

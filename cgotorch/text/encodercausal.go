@@ -85,7 +85,12 @@ func (n *causalNet) places(l *encoderLayout) []int64 { return l.positions(0, fal
 // flashes reports whether attention takes flash attention. Sinks need its sums.
 func (n *causalNet) flashes() bool { return n.d.kernelChoice.flash && !n.d.c.sinks }
 
-func (n *causalNet) captures() bool { return n.flashes() && n.d.c.experts.top == 0 }
+func (n *causalNet) captured() int {
+	if !n.flashes() || n.d.c.experts.top > 0 {
+		return 0
+	}
+	return rowsOfHost(n.d.c.width, n.d.c.inner, true)
+}
 
 func (n *causalNet) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	d := n.d

@@ -13,7 +13,7 @@ import (
 type encoderFlight struct {
 	texts  []*encoderText
 	rows   int                // a multiple of 64
-	began  time.Time          // when begin was called
+	began  time.Time          // when it was enqueued
 	host   *cgotorch.HostSlab // what the device reads
 	copied *cgotorch.Event    // the device has read it
 	read   *cgotorch.HostRead // of the results, a row of each text
@@ -32,12 +32,12 @@ func (f *encoderFlight) done() <-chan struct{} {
 
 // begin lets the device compute a batch. It does not wait for it.
 func (e *encoding) begin(texts []*encoderText) *encoderFlight {
-	began := time.Now()
+	gathered := time.Now()
 	l := newEncoderLayout(texts)
-	captured := e.captures && l.fill()
+	captured := l.fill(e.mostRows)
 	f := e.launch(texts, l, captured)
-	f.rows, f.began = roundRows(l.rows), began
-	e.pace.Began(f.rows, began, time.Now())
+	f.rows, f.began = roundRows(l.rows), time.Now()
+	e.pace.Began(f.rows, gathered, f.began)
 	return f
 }
 
@@ -68,18 +68,16 @@ func (e *encoding) launch(texts []*encoderText, l *encoderLayout, captured bool)
 	return f
 }
 
-// prepare captures a size, before texts need it. It waits for the device. Without memory for it,
-// later batches of the size run eagerly.
+// prepare runs a batch of a size, before texts need it. The second one is captured. It waits for
+// the device. Without memory for it, later batches of the size run eagerly.
 func (e *encoding) prepare(size encoderSize) {
 	text := &encoderText{tokens: make([]int64, 1)}
 	if e.ranks && e.kinds > 0 {
 		text.kinds = make([]int64, 1)
 	}
-	for range 2 { // eager, and captured
-		l := newEncoderLayout([]*encoderText{text})
-		l.encoderSize = size
-		_, _ = e.end(e.launch([]*encoderText{text}, l, true))
-	}
+	l := newEncoderLayout([]*encoderText{text})
+	l.encoderSize = size
+	_, _ = e.end(e.launch([]*encoderText{text}, l, true))
 }
 
 // copied returns a copy of numbers in page-locked memory, as rows of `width`.

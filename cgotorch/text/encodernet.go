@@ -13,9 +13,9 @@ type encoderNet interface {
 	places(l *encoderLayout) []int64
 	// hidden returns [rows, width].
 	hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor
-	// captures reports whether batches may be captured: attention takes LibTorch's flash attention, and
-	// no row is computed otherwise because of others.
-	captures() bool
+	// captured returns how many rows a batch that is captured may have: see [rowsOfHost]. It is 0 if
+	// attention does not take LibTorch's flash attention, or if a row depends on how many there are.
+	captured() int
 	// free closes the tensors that are not in an encoderWeights.
 	free() error
 }
@@ -95,7 +95,12 @@ func (e *bidirectional) free() error {
 	return nil
 }
 
-func (e *bidirectional) captures() bool { return e.flash }
+func (e *bidirectional) captured() int {
+	if !e.flash {
+		return 0
+	}
+	return rowsOfHost(e.c.width, e.c.inner, e.c.preNorm)
+}
 
 func (e *bidirectional) places(l *encoderLayout) []int64 {
 	return l.positions(e.c.firstPosition, e.c.afterPad, e.c.pad)

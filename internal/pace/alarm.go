@@ -19,6 +19,7 @@ type Alarm struct {
 const (
 	timerLate = time.Millisecond       // how late Go's timers are
 	longest   = 2 * time.Millisecond   // of a thread's sleep
+	mostLate  = 400 * time.Microsecond // that counts: where cores are busy, an earlier look would be too early
 	near      = 100 * time.Microsecond // so much earlier needs no sleep of its own
 )
 
@@ -64,7 +65,7 @@ func (a *Alarm) ring(after time.Duration) {
 		slept := sleep(end)
 		a.mu.Lock()
 		if slept {
-			a.late += (min(time.Since(end), longest) - a.late) / 8
+			a.late += (min(time.Since(end), mostLate) - a.late) / 8
 		}
 		if a.rings.Equal(at) {
 			a.rings = time.Time{}

@@ -28,9 +28,10 @@ func (p *Pace[Form]) Left(now time.Time) time.Duration {
 	return max(p.until.Add(-p.lead).Sub(now), 0)
 }
 
-// Began notes that a batch was enqueued. `gathered` is when its gathering began.
+// Began notes that a batch was enqueued. `gathered` is when its gathering began. A batch that was
+// captured meanwhile counts little.
 func (p *Pace[Form]) Began(f Form, gathered, now time.Time) {
-	p.lead += (now.Sub(gathered)*3/2 - p.lead) / 4
+	p.lead += (min(now.Sub(gathered)*3/2, 2*p.lead+time.Millisecond) - p.lead) / 4
 	if p.until.Before(now) {
 		p.until = now
 	}
@@ -39,7 +40,8 @@ func (p *Pace[Form]) Began(f Form, gathered, now time.Time) {
 }
 
 // Ended notes that the device has done a batch, which was enqueued before `began`. The time of a
-// batch follows what it takes, as other work on the device changes it.
+// batch follows what it takes, as other work on the device changes it: quickly down, because the
+// device must not wait.
 func (p *Pace[Form]) Ended(f Form, began, now time.Time) {
 	i := slices.Index(p.left, f)
 	p.left = slices.Delete(p.left, i, i+1)
@@ -48,7 +50,11 @@ func (p *Pace[Form]) Ended(f Form, began, now time.Time) {
 	}
 	took := now.Sub(began)
 	if takes, known := p.Takes[f]; known {
-		took = takes + (took-takes)/8
+		share := time.Duration(8)
+		if took < takes {
+			share = 2
+		}
+		took = takes + (took-takes)/share
 	}
 	p.Takes[f], p.ends, p.until = took, now, now
 	for _, f := range p.left {
