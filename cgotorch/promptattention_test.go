@@ -112,6 +112,24 @@ func TestPromptAttention(t *testing.T) {
 	}
 }
 
+// Two equal keys, far apart, have equal shares, also where their scores are large.
+func TestPromptAttention_Far(t *testing.T) {
+	torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+		const past = 131_000
+		n := &tokenNumbers{Rand: rand.New(rand.NewPCG(3, 9)), x: x.NoGrad(), narrow: BFloat16}
+		p := newPromptRows(n, 1, 1, 16, 1, 1, past, 0, false)
+		pages := n.x.View(p.memory, -1, 16, 16)
+		for _, key := range []int{0, past - 1} {
+			page := ToSlice[int64](x, n.x.Narrow(n.x.Select(p.table, 0, 0), 0, key/16, 1))[0]
+			n.x.FillInPlace(n.x.Select(n.x.Select(pages, 0, int(page)), 0, key%16), 27)
+		}
+		n.x.FillInPlace(p.query, 27.5)
+		if d := apart(float32s(n.x, p.run()), p.want()); !(d < 0.004) {
+			t.Errorf("it is %.4f away from LibTorch's operators", d)
+		}
+	})
+}
+
 // prompt_attention names what it does not take. On the CPU that is also a table that is too short,
 // and positions that do not follow each other.
 func TestPromptAttention_Refused(t *testing.T) {
@@ -132,7 +150,9 @@ func TestPromptAttention_Refused(t *testing.T) {
 		{"no gradient", false, func(x *Exec, p *promptRows) { p.query.SetRequiresGrad(true); p.n.x = x }},
 		{"of a table of 1 blocks", true, func(x *Exec, p *promptRows) { p.table = x.Zeros(Int64, 2, 1) }},
 		{"pages -1 to", true, func(x *Exec, p *promptRows) { p.table = x.Full(Int64, -1, 2, 9) }},
-		{"position 2 is 7", true, func(x *Exec, p *promptRows) { p.position, p.before = FromSlice(x, []int64{3, 4, 7, -1}, 4), x.Full(Int64, -1, 1) }},
+		{"position 2 is 7", true, func(x *Exec, p *promptRows) {
+			p.position, p.before = FromSlice(x, []int64{3, 4, 7, -1}, 4), x.Full(Int64, -1, 1)
+		}},
 		{"and last is", true, func(x *Exec, p *promptRows) { p.last = x.Zeros(Int64, 1) }},
 	} {
 		if c.onCPU && torchtest.Device().IsCUDA() {

@@ -52,7 +52,7 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 		return nil
 	})
 	if err == nil {
-		b.captured = m.stream.Device().IsCUDA() && m.d.flash && m.d.c.experts.top == 0 && !checksFinite()
+		b.captured = m.stream.Device().IsCUDA() && m.d.paged && m.d.c.experts.top == 0 && !checksFinite()
 		_, err = b.host.next(m.stream, n)
 	}
 	if err != nil {

@@ -53,8 +53,9 @@ func (t *promptTurn) arrange() {
 }
 
 // next returns the next piece of at most `most` tokens, or nil. Before it come the requests that
-// get their pages again, unless `fresh` asks for none if one of them comes first.
-func (t *promptTurn) next(most int, fresh bool) (*promptPiece, error) {
+// get their pages again. There is none `beside` a step if one of them comes first, and its tokens
+// are then 64, 128 and so on, as they are captured: others take as long as more of them.
+func (t *promptTurn) next(most int, beside bool) (*promptPiece, error) {
 	for len(t.order) > 0 && t.budget >= t.least {
 		r := t.order[0]
 		if r.seat < 0 || r.running {
@@ -62,7 +63,7 @@ func (t *promptTurn) next(most int, fresh bool) (*promptPiece, error) {
 			continue
 		}
 		if r.saved != nil {
-			if fresh {
+			if beside {
 				return nil, nil
 			}
 			done, err := t.b.resume(r)
@@ -75,7 +76,11 @@ func (t *promptTurn) next(most int, fresh bool) (*promptPiece, error) {
 			continue
 		}
 		far := 1 + float64(max(0, r.keep-nearKeys))/farKeys
-		p, err := t.b.choose(r, max(pageTokens, min(most, int(float64(t.budget)/far))))
+		size := max(pageTokens, min(most, int(float64(t.budget)/far)))
+		if full := leastOf(size, 64, 2); beside && 64 < size && size < full {
+			size = full / 2
+		}
+		p, err := t.b.choose(r, size)
 		if err != nil {
 			return nil, err
 		}

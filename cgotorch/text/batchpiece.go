@@ -7,8 +7,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// mostCapturedPiece bounds the pieces of prompts that are captured. The device needs longer for
-// larger ones than the host.
+// mostCapturedPiece bounds the pieces of prompts that are captured, and those that attend to pages
+// without a copy. The device needs longer for larger ones than the host, and LibTorch's attention
+// gains more than the copy takes.
 const mostCapturedPiece = 512
 
 // captures reports whether a piece of n tokens is captured.
@@ -44,12 +45,13 @@ func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks [
 	b.piece[b.turned].copy = x.Record()
 	for i, s := range l.spans {
 		width := int(s.table.Shape()[2])
-		in = append(in, x.Narrow(s.table, 2, 0, min(roundBlocks(blocks[i]), width)), s.before)
+		in = append(in, x.Narrow(s.table, 2, 0, min(leastOf(blocks[i], 64, 16), width)), s.before)
 	}
 	return in
 }
 
-// roundBlocks returns 64 times a power of 4. More sizes would be more graphs.
+// roundBlocks returns 64 times a power of 4. More sizes would be more graphs. The tables of pieces
+// are 64 times a power of 16, because attention of prompts takes no longer with a longer table.
 func roundBlocks(n int) int { return leastOf(n, 64, 4) }
 
 // runPiece is [lane.prompt] for what writePiece has written.

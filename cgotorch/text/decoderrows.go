@@ -6,7 +6,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 //
 // Rows are the tokens of a step of several sequences, or a part of one prompt. A pass reads all
 // weights once for all rows. LibTorch computes the products, four in a layer, and the attention of
-// prompts. Kernels of this library stand between them:
+// many rows of a prompt. Kernels of this library stand between them:
 //
 //	what the layer before left, and the norm    add_rms_norm     csrc/kernels/add_rms_norm.cc
 //	queries, keys and values                    LibTorch

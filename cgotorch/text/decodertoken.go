@@ -55,8 +55,8 @@ func (m *Model) KernelStats() KernelStats {
 
 // kernelChoice says which kernels a model on a device takes.
 type kernelChoice struct {
-	flash  bool   // prompts take flash attention
-	paged  bool   // few tokens of a prompt take prompt_attention
+	flash  bool   // prompts take LibTorch's flash attention
+	paged  bool   // but up to mostCapturedPiece tokens take prompt_attention
 	notOwn string // why tokens do not take the kernels of a token, or ""
 	ringed bool   // the products of a token have the ring: Note [Search of sizes]
 }

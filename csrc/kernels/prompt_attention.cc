@@ -38,7 +38,7 @@ namespace {
 
 constexpr char kOperator[] = "streamtorch::prompt_attention";
 constexpr int64_t kMostHead = 256, kMostGroup = 64;
-constexpr int64_t kLeastKeys = 256;  // of a split
+constexpr int64_t kLeastKeys = 256;  // of a split, as in the CUDA text
 constexpr int64_t kMostSplits = 32;  // merge_splits has a lane for each
 
 struct Inputs {
@@ -74,7 +74,8 @@ struct Inputs {
 };
 
 at::Tensor on_cpu(const Inputs& of) {
-  const at::ScalarType wide = of.memory.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = of.memory.scalar_type(), wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  TORCH_CHECK(is_floating(dtype) || dtype == at::kDouble, kOperator, ": memory is ", dtype, ", want float32, bfloat16, float16 or float64");
   const at::Tensor query = of.query.to(wide), sinks = is_defined(of.sinks) ? of.sinks->to(wide) : at::Tensor(), none;
   CpuAttention a{of.memory, query, none, none, sinks, of.scale, 0, {}};
   const int64_t before = *of.before.const_data_ptr<int64_t>(), last = *of.last.const_data_ptr<int64_t>();
@@ -131,10 +132,12 @@ at::Tensor by_kernel(const Inputs& of) {
   if (splits > 1) sums = at::empty({splits, rows, heads, head}, wide), states = at::empty({splits, rows, heads, 2}, wide);
 
   const CudaProgram& program = variant_of(std::tuple(dtype, head, group, is_defined(of.sinks)), [&] {
-    return Variant{"attention of prompts by groups of " + std::to_string(group) + " heads of " + std::to_string(head) + " " + float_name(dtype),
+    Variant made{"attention of prompts by groups of " + std::to_string(group) + " heads of " + std::to_string(head) + " " + float_name(dtype),
                    "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("HEAD", head) +
                        define("GROUP", group) + define("SINKS", is_defined(of.sinks)),
                    kPromptAttentionText, /*fused_multiply_add=*/true};
+    made.most_shared_memory = true;
+    return made;
   });
   PromptAttention a{of.query.const_data_ptr(), of.position.const_data_ptr(), of.last.const_data_ptr(), of.before.const_data_ptr(), of.table.const_data_ptr(),
                     of.memory.const_data_ptr(), read(of.sinks), out.mutable_data_ptr(), splits > 1 ? sums.mutable_data_ptr() : nullptr,

@@ -9,7 +9,8 @@
 // A prompt of few rows has few tiles. Its keys are split: each split is a block of its own, which
 // writes its sums and its largest scores to memory, and merge_splits adds them up. Each split of a
 // tile has as many keys as the others, by what the position tells, so one graph serves all
-// positions.
+// positions. `most` is kept as an exponent, so a score that is not larger leaves the sums as they
+// are.
 //
 // The text is compiled for one set of these macros:
 //
@@ -53,6 +54,7 @@ constexpr int kKeys = HEAD <= 128 ? 64 : 32;    // that are worked on together
 constexpr int kChunks = HEAD / 8;               // 16 bytes each
 constexpr int kRow = (HEAD + 63) / 64 * 64;     // elements between rows in shared memory
 constexpr int kPages = kKeys / 16;
+constexpr int kLeast = 256 / kKeys;             // of a split: fewer keys take no longer
 constexpr unsigned kAll = 0xFFFFFFFFu;
 constexpr float kLog2e = 1.4426950408889634f;
 
@@ -133,8 +135,9 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
   }
   const int newest = first + count - 1, oldest = a.window > 0 ? max(0, first - a.window + 1) : 0;
   const int from_all = oldest / kKeys, of_all = newest / kKeys - from_all + 1;
-  const int begin = from_all + static_cast<int>(static_cast<long long>(of_all) * split / a.splits);
-  const int end = from_all + static_cast<int>(static_cast<long long>(of_all) * (split + 1) / a.splits);
+  const int splits = min(a.splits, (of_all + kLeast - 1) / kLeast);  // the others have no key
+  const auto part = [&](int n) { return from_all + static_cast<int>(static_cast<long long>(of_all) * min(n, splits) / splits); };
+  const int begin = part(split), end = part(split + 1);
 
   constexpr int kTile = kKeys * kRow * 2;  // bytes of some keys or values
   const unsigned queries = shared, keys = shared + kQueries * kRow * 2, values = keys + 2 * kTile;
@@ -216,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
     for (int i = 0; i < kWide; ++i) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float largest = most[i][r];
+        float largest = lowest();
 #pragma unroll
         for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
@@ -231,8 +234,9 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
         }
         largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
-        const float base = largest == lowest() ? 0 : largest * a.scale;
-        const float factor = power_of_two(most[i][r] * a.scale - base);
+        largest = fmaxf(most[i][r], largest * a.scale);
+        const float base = largest == lowest() ? 0 : largest;
+        const float factor = power_of_two(most[i][r] - base);  // 1 without a larger score
         most[i][r] = largest;
         sum[i][r] *= factor;
 #pragma unroll
@@ -286,16 +290,16 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
       if (query >= kTokens * GROUP || token + query / GROUP >= a.rows) continue;
       if (a.splits > 1) {
         const size_t at = static_cast<size_t>(split) * a.rows * heads + row_of(query);
-        if (t == 0) a.states[at] = make_float2(most[i][r] * a.scale, all);
+        if (t == 0) a.states[at] = make_float2(most[i][r], all);
         if (all == 0) continue;
 #pragma unroll
         for (int d = 0; d < HEAD / 8; ++d) *reinterpret_cast<float2*>(a.sums + at * HEAD + d * 8 + 2 * t) = make_float2(sums[i][d][2 * r], sums[i][d][2 * r + 1]);
         continue;
       }
-      const float share = limit[i][r] < 0 ? 0 : 1 / (all + sink_of(a, key_head * GROUP + query % GROUP, most[i][r] * a.scale));
+      const float share = 1 / (all + sink_of(a, key_head * GROUP + query % GROUP, most[i][r]));
       unsigned* const to = reinterpret_cast<unsigned*>(a.out + row_of(query) * HEAD);
 #pragma unroll
-      for (int d = 0; d < HEAD / 8; ++d) to[d * 4 + t] = DTYPE::narrow(sums[i][d][2 * r] * share, sums[i][d][2 * r + 1] * share);
+      for (int d = 0; d < HEAD / 8; ++d) to[d * 4 + t] = limit[i][r] < 0 ? 0 : DTYPE::narrow(sums[i][d][2 * r] * share, sums[i][d][2 * r + 1] * share);
     }
   }
 }

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "64edcd31bb4377df57a0c3e634743de3e394660db8985e7ddb54aa53b2618767"
+const Source = "9bdf0c976fc16ab2772a2d6a8de514b52cdc71280636ee3bf51279a24d5b2232"
