@@ -20,18 +20,18 @@ type batch struct {
 	changed   bool    // the device has others
 	host      staging // of positions
 
-	captured bool                            // pieces of prompts are
-	besides  bool                            // steps take them
-	pieces   *cgotorch.Captured              // see pieceOf
-	beside   map[features]*cgotorch.Captured // steps with pieces: see besideOf
-	piece    [2]staging                      // of the last two, which take turns
-	turned   int                             // the one of the last piece
+	captured       bool                            // pieces of prompts are
+	takesPieces    bool                            // steps take them
+	pieces         *cgotorch.Captured              // see pieceOf
+	stepsWithPiece map[features]*cgotorch.Captured // steps with pieces: see besideOf
+	piece          [2]staging                      // of the last two, which take turns
+	turned         int                             // the one of the last piece
 }
 
 // newBatch makes n empty seats beside the lane of a model.
 func newBatch(m *Model, n int) (b *batch, err error) {
 	l := m.lane
-	b = &batch{steps: map[features]*cgotorch.Captured{}, beside: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
+	b = &batch{steps: map[features]*cgotorch.Captured{}, stepsWithPiece: map[features]*cgotorch.Captured{}, positions: slices.Repeat([]int64{-1}, n)}
 	err = m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
 		var spans []span
@@ -52,20 +52,20 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 		return nil
 	})
 	if err == nil {
-		b.captured = m.stream.Device().IsCUDA() && m.d.paged && m.d.c.experts.top == 0 && !checksFinite()
+		b.captured = m.stream.Device().IsCUDA() && m.d.promptKernel && m.d.c.experts.top == 0 && !checksFinite()
 		_, err = b.host.next(m.stream, n)
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
-	b.besides = b.captured && n > 1 && b.tryBeside(m.stream) == nil
+	b.takesPieces = b.captured && n > 1 && b.tryBeside(m.stream) == nil
 	return b, nil
 }
 
 // forgetSteps closes what is captured. Later steps are captured anew.
 func (b *batch) forgetSteps() error {
 	var errs []error
-	for _, all := range []map[features]*cgotorch.Captured{b.steps, b.beside} {
+	for _, all := range []map[features]*cgotorch.Captured{b.steps, b.stepsWithPiece} {
 		for _, step := range all {
 			errs = append(errs, step.Close())
 		}

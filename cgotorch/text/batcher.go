@@ -162,8 +162,8 @@ func (m *Model) mostTokens() int {
 // each token. A slow loop delays no other request, because its tokens are kept for it. The request
 // ends within one token when the loop is left.
 //
-// The answer ends for "length" also where the whole cache has no room for more of it. Others wait
-// while GenerateOptions.Mask runs. They go on when ctx ends if it does not return.
+// The answer ends for "length" also where the whole cache has no room for more of it. All requests
+// wait while GenerateOptions.Mask runs. If it does not return, they go on when ctx ends.
 //
 // It fails with [serve.ErrQueueFull] at once if too many requests wait. It fails with the cause of
 // ctx when ctx ends, and with [cgotorch.ErrClosed] after Close. It fails for bad arguments as
@@ -323,7 +323,7 @@ type request struct {
 	running  bool   // its prompt is enqueued
 	flights  int    // tokens that are enqueued and that the host has not read
 	masked   bool   // the mask of its next token is filled
-	stays    bool   // it gives its pages up when the host has read its tokens
+	yields   bool   // it gives its pages up when the host has read its tokens
 	saved    *saved // its pages in host memory
 	open     bool   // its seat's mask allows all tokens
 	last     time.Time

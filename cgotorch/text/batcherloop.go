@@ -20,7 +20,7 @@ import (
 //   - lets programs fill masks,
 //   - enqueues a step of all seats whose prompts are computed, with a piece of a prompt in the same
 //     pass over the weights,
-//   - enqueues further pieces of prompts, if many wait,
+//   - enqueues pieces of prompts that no step has taken,
 //   - reads the tokens of the turn before.
 //
 // So the device computes a turn while the host reads the one before. A step begins with tokens that
@@ -30,7 +30,7 @@ import (
 // tokens before its next step. So turns with such a request read first.
 //
 // Prefixes that only the tree holds go first if the pool lacks a page. Then the youngest request
-// stays: it takes part in no further step. Its pages are copied to host memory and given back when
+// yields: it takes part in no further step. Its pages are copied to host memory and given back when
 // the host has read its tokens. Older requests sit out until there is a page. The oldest one thus
 // always gets its pages.
 
@@ -124,8 +124,8 @@ func (b *Batcher) turn() bool {
 		before = len(b.flights)
 	}
 	b.read(before)
-	staying := slices.ContainsFunc(b.rows, func(r *request) bool { return r != nil && r.stays })
-	return stepped || pieces || before > 0 || staying
+	yielding := slices.ContainsFunc(b.rows, func(r *request) bool { return r != nil && r.yields })
+	return stepped || pieces || before > 0 || yielding
 }
 
 // withLane runs fn while nobody else uses or closes the model. It reports false if the model is
@@ -310,7 +310,7 @@ func (b *Batcher) read(n int) {
 func (b *Batcher) preemptStaying() {
 	for _, r := range b.rows {
 		//edge:batch-stays-until-read TestBatcher_PreemptEachToken
-		if r != nil && r.stays && r.flights == 0 {
+		if r != nil && r.yields && r.flights == 0 {
 			b.preempt(r)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// mostPieces is the largest number of pieces between two steps, where more prompts wait than
+// mostPieces bounds the tokens of prompts in a turn, in pieces, where more prompts wait than
 // answers go on.
 const mostPieces = 16
 
@@ -52,9 +52,11 @@ func (t *promptTurn) arrange() {
 	}
 }
 
-// next returns the next piece of at most `most` tokens, or nil. Before it come the requests that
-// get their pages again. There is none `beside` a step if one of them comes first, and its tokens
-// are then 64, 128 and so on, as they are captured: others take as long as more of them.
+// next returns the next piece of at most `most` tokens, or nil. It takes the piece's pages. It
+// waits until the device has read the piece before the last one. Requests that have given their
+// pages up get them again before. `beside` a step next returns nil if such a request comes first.
+// The piece then has 64, 128 and so on tokens, or fewer than 64: what lies between takes as long as
+// the next of these sizes.
 func (t *promptTurn) next(most int, beside bool) (*promptPiece, error) {
 	for len(t.order) > 0 && t.budget >= t.least {
 		r := t.order[0]
@@ -98,7 +100,7 @@ func (t *promptTurn) next(most int, beside bool) (*promptPiece, error) {
 // rotation of long sequences.
 func (t *promptTurn) beside(long bool) (*promptPiece, error) {
 	b := t.b
-	if !b.b.besides || b.o.Reproducible || t.left != nil {
+	if !b.b.takesPieces || b.o.Reproducible || t.left != nil {
 		return nil, nil
 	}
 	t.arrange()
@@ -106,7 +108,7 @@ func (t *promptTurn) beside(long bool) (*promptPiece, error) {
 		return nil, nil
 	}
 	p, err := t.next(mostCapturedPiece, true)
-	if p != nil && (p.numbers == nil || p.r.a.c.long != long) {
+	if p != nil && p.r.a.c.long != long {
 		t.left, p = p, nil
 	}
 	return p, err

@@ -81,7 +81,7 @@ func (b *Batcher) makeRoom(r *request, n int) bool {
 		return false
 	}
 	if youngest.running {
-		youngest.stays = true
+		youngest.yields = true
 		return false
 	}
 	b.preempt(youngest)

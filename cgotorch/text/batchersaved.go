@@ -65,7 +65,7 @@ func (s *saved) close(b *Batcher) {
 // memory. Its tokens will be computed again without such memory, and if the next step turns all
 // keys anew. The host has read all its tokens.
 func (b *Batcher) preempt(r *request) {
-	r.stays = false
+	r.yields = false
 	//edge:batch-saved-turned-anew TestBatcher_PreemptEachToken
 	if r.running && b.m.d.c.long(len(r.a.prompt)+len(r.a.made)) == r.a.c.long {
 		r.saved = b.save(r)

@@ -93,7 +93,7 @@ func (b *Batcher) ready(long bool) (rows []*request, f features, err error) {
 	for _, r := range b.byAge(true) {
 		c := r.a.c
 		at := len(r.a.prompt) + len(r.a.made) + r.flights - 1 // the position of the token that the step begins with
-		if c.long != long || r.stays || len(r.a.made)+r.flights >= r.a.most {
+		if c.long != long || r.yields || len(r.a.made)+r.flights >= r.a.most {
 			continue
 		}
 		//edge:batch-long-computed-again TestBatcher_Answers

@@ -98,13 +98,13 @@ func (b *batch) piecePass(x *cgotorch.Exec, in []*cgotorch.Tensor) (p *rowsPass,
 // stepBeside is a step with a piece, whose logits [1, vocab] behind the last token it returns too.
 // The layers read their weights once for both.
 func (b *batch) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, l *lane, numbers []int64, ofPiece []int) (*cgotorch.HostRead, *cgotorch.Tensor) {
-	if b.beside[f] == nil {
+	if b.stepsWithPiece[f] == nil {
 		run := func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			return []*cgotorch.Tensor{x.Tidy(func() *cgotorch.Tensor { return b.besideOf(x, f, in) })}
 		}
-		b.beside[f] = cgotorch.NewCaptured(run, cgotorch.CapturedOptions{WarmUp: 4, MaxGraphs: mostGraphs})
+		b.stepsWithPiece[f] = cgotorch.NewCaptured(run, cgotorch.CapturedOptions{WarmUp: 4, MaxGraphs: mostGraphs})
 	}
-	logits := b.beside[f].Run(x, append(b.besideInputs(x, n, blocks), b.pieceInputs(x, l, numbers, ofPiece)...)...)[0]
+	logits := b.stepsWithPiece[f].Run(x, append(b.besideInputs(x, n, blocks), b.pieceInputs(x, l, numbers, ofPiece)...)...)[0]
 	return b.tell(x, n), logits
 }
 

@@ -55,10 +55,10 @@ func (m *Model) KernelStats() KernelStats {
 
 // kernelChoice says which kernels a model on a device takes.
 type kernelChoice struct {
-	flash  bool   // prompts take LibTorch's flash attention
-	paged  bool   // but up to mostCapturedPiece tokens take prompt_attention
-	notOwn string // why tokens do not take the kernels of a token, or ""
-	ringed bool   // the products of a token have the ring: Note [Search of sizes]
+	flash        bool   // prompts take LibTorch's flash attention
+	promptKernel bool   // but up to mostCapturedPiece tokens take prompt_attention
+	notOwn       string // why tokens do not take the kernels of a token, or ""
+	ringed       bool   // the products of a token have the ring: Note [Search of sizes]
 }
 
 // kernels chooses the kernels of a model on a device.
@@ -71,7 +71,7 @@ func (c *decoderConfig) kernels(device cgotorch.Device, dtype cgotorch.DType, qu
 		return kernelChoice{}, err
 	}
 	k := kernelChoice{flash: capability >= 80 && c.flash(dtype), notOwn: c.notTokenKernels(capability, dtype, quantized)}
-	k.paged = k.flash && c.head%16 == 0 && c.heads/c.keyHeads <= 64 // as csrc/kernels/prompt_attention.cc has it
+	k.promptKernel = k.flash && c.head%16 == 0 && c.heads/c.keyHeads <= 64 // as csrc/kernels/prompt_attention.cc has it
 	k.ringed = k.notOwn == "" && capability >= 90
 	return k, nil
 }

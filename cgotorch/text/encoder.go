@@ -63,9 +63,9 @@ type encoding struct {
 // The folder of a SentenceTransformer has a Transformer, then Pooling, then Normalize and Dense in
 // any order. That of a CrossEncoder, or of a model for sequence classification, has one label.
 //
-// On CUDA batches of up to 16,384 tokens are captured, and fewer of a wide model. OpenEncoder takes
-// the memory for the largest. Those whose texts have up to 512 tokens are captured while no text
-// waits.
+// On CUDA batches of fewer than 16,384 tokens are captured: of fewer than 4,096 beside a text of
+// more than 512, and of fewer with a wide model. OpenEncoder takes the memory for the largest.
+// Sizes for texts of up to 512 tokens are captured while no text waits.
 //
 // OpenEncoder knows the encoders bert, roberta, xlm-roberta, mpnet and modernbert, and the decoders
 // of [Open]. The folder's prompts, its largest number of tokens and its activation of scores hold.

@@ -54,8 +54,9 @@ func newEncoderLayout(texts []*encoderText) *encoderLayout {
 	return l
 }
 
-// The largest batches that are captured. With longer texts than 512 tokens attention has work for
-// each of 128 tokens of each text, also for those that fill a size up.
+// mostCapturedRows bounds the batches that are captured. mostRowsOfLong bounds those with a text of
+// more than 512 tokens: attention has work for each 128 tokens of the longest text in each text,
+// also in those that fill a size up.
 const (
 	mostCapturedRows = 16384
 	mostRowsOfLong   = 4096

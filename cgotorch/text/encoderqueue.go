@@ -327,8 +327,8 @@ func (e *encoding) loop() {
 }
 
 // take takes a batch out of the queue, one text of each call in turn. The texts are ordered by
-// length, the longest first. take takes none while two batches are under way. Beside one it takes a
-// full one, or what waits if the next batch has no more time to `wait`.
+// length, the longest first. While two batches are under way, take takes none. Beside one it takes
+// a full batch, or all texts that wait once `wait` is 0. `waiting` tells whether texts are left.
 func (e *encoding) take(underWay int, wait time.Duration) (texts []*encoderText, waiting, closed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -46,7 +46,7 @@ func (r *DrivenRequest) Tokens() ([]Token, error) {
 }
 
 // Stay lets a running request give its pages up in a turn that has none of its tokens to read.
-func (r *DrivenRequest) Stay() { r.r.stays = r.r.running }
+func (r *DrivenRequest) Stay() { r.r.yields = r.r.running }
 
 // GiveUp takes the request out of its seat, behind a turn that has read its tokens.
 func (r *DrivenRequest) GiveUp(d Driven) { d.preempt(r.r) }

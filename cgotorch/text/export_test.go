@@ -221,7 +221,7 @@ func (b *Batcher) CapturePieces(on bool) bool {
 			panic(err)
 		}
 	}
-	b.b.captured, b.b.besides = on && able, on && able
+	b.b.captured, b.b.takesPieces = on && able, on && able
 	return able
 }
 
@@ -230,7 +230,7 @@ func (b *Batcher) PieceStats() cgotorch.CapturedStats { return b.b.pieces.Stats(
 
 // StepsBeside returns how many steps had a piece of a prompt beside.
 func (b *Batcher) StepsBeside() (n int) {
-	for _, c := range b.b.beside {
+	for _, c := range b.b.stepsWithPiece {
 		s := c.Stats()
 		n += s.Eager + s.Launches
 	}

@@ -197,7 +197,7 @@ func (l *lane) cachedPass(x *cgotorch.Exec, r cachedRows) *rowsPass {
 	p.experts = func(layer *decoderLayer, s *rowStream) {
 		d.expertsTogether(x, layer, s, func(in, wide *cgotorch.Tensor) *cgotorch.Tensor { return through.through(x, layer.experts, in, wide) })
 	}
-	paged := d.paged && r.rows <= mostCapturedPiece
+	paged := d.promptKernel && r.rows <= mostCapturedPiece
 	views, spanOf, within := make([]cacheView, len(l.spans)), make([]int, len(d.layers)), make([]int, len(d.layers))
 	for i, s := range l.spans {
 		if !paged {

@@ -118,7 +118,7 @@ at::Tensor by_kernel(const Inputs& of) {
   const int64_t rows = of.rows(), head = of.head(), key_heads = of.key_heads(), heads = of.heads(), group = heads / key_heads;
   TORCH_CHECK((dtype == at::kBFloat16 || dtype == at::kHalf) && head % 16 == 0 && head <= kMostHead && group <= kMostGroup && chip.capability >= 80, kOperator,
               ": it has ", group, " query heads a key head, of ", head, " elements, and a cache of ", dtype, "; the kernel takes up to ", kMostGroup,
-              ", a multiple of 16 elements up to ", kMostHead, ", and bfloat16 and float16, on compute capability 8.0");
+              ", a multiple of 16 elements up to ", kMostHead, ", and bfloat16 and float16, on compute capability 8.0 or more");
   TORCH_CHECK(is_aligned(of.query) && is_aligned(of.memory), kOperator, ": query or memory is not aligned to 16 bytes");
   TORCH_CHECK(of.table.size(1) * kPage < INT32_MAX && of.memory.size(1) < INT32_MAX / 2 && of.query.numel() < INT32_MAX / kMostSplits, kOperator, ": the table ",
               of.table.sizes(), ", the cache ", of.memory.sizes(), " or query ", of.query.sizes(), " is too large");

@@ -37,7 +37,7 @@ struct PromptAttention {
   Raw* out;                   // [rows][heads][HEAD]
   float* sums;                // [splits][rows][heads][HEAD]
   float2* states;             // [splits][rows][heads]: the exponent of the largest weight, and the sum of weights
-  long long values;           // the distance of the pages of values from those of keys
+  long long values;           // where the pages of values begin in the table
   int rows;
   int key_heads;
   int window;                 // 0: all keys are visible

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "9bdf0c976fc16ab2772a2d6a8de514b52cdc71280636ee3bf51279a24d5b2232"
+const Source = "8606b3a3669e9a0738702c051ed20efd506875ce8cdacc9ead3f17a76f0c18a4"
