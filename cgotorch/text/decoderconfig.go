@@ -185,16 +185,18 @@ func readDecoderConfig(folder string) (*decoderConfig, error) {
 // jsonKind names a type as JSON has it.
 func jsonKind(t reflect.Type) string {
 	switch t.Kind() {
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
 	case reflect.Struct, reflect.Map:
 		return "an object"
 	case reflect.Slice:
 		return "a list"
-	case reflect.Pointer:
-		return jsonKind(t.Elem())
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
 		return "a text"
+	case reflect.Int, reflect.Int64:
+		return "an integer"
 	}
 	return "a number"
 }
@@ -250,12 +252,9 @@ func (f family) config(h hubConfig) (*decoderConfig, error) {
 	c := &decoderConfig{
 		vision: f.vision, names: f.names,
 		vocab: or(h.VocabSize, f.vocab), width: h.HiddenSize, inner: h.Intermediate, heads: or(h.Heads, f.heads), context: h.Positions,
-		eps: or(h.Eps, f.eps), activation: h.Act, tied: or(h.Tied, f.tied), deviation: or(h.Deviation, 0.02),
+		eps: or(h.Eps, f.eps), activation: cmp.Or(h.Act, f.activation), tied: or(h.Tied, f.tied), deviation: or(h.Deviation, 0.02),
 		queryBias: or(h.Bias, false), outBias: or(h.Bias, false), innerBias: h.MLPBias,
 		embedScale: 1, clampLimit: or(h.SwigluLimit, 7), clampAlpha: or(h.SwigluAlpha, 1.702),
-	}
-	if c.activation == "" {
-		c.activation = f.activation
 	}
 	if c.context == 0 {
 		c.context = f.context

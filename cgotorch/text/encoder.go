@@ -102,7 +102,9 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 	if e.stream, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "text encoder"}); err != nil {
 		return nil, err
 	}
-	err = e.make(o)
+	if err = e.make(o); err == nil {
+		err = e.checkLimit()
+	}
 	e.weights.close()
 	if err == nil {
 		err = e.stream.Synchronize()
@@ -165,6 +167,9 @@ func (e *encoding) makeBidirectional(o EncoderOptions) error {
 		if err := c.rank.scores("activation_fn", f.activation); err != nil { // it counts more than that of config.json
 			return fmt.Errorf("text: %s: %w", filepath.Join(f.path, "config_sentence_transformers.json"), err)
 		}
+		if o.Prompt != "" {
+			return fmt.Errorf("text: %s: %w", f.path, refused("the model ranks, and pairs of texts have no prompt: leave EncoderOptions.Prompt out"))
+		}
 		if f.prompts[f.prompt] != "" {
 			return fmt.Errorf("text: %s: %w", filepath.Join(f.path, "config_sentence_transformers.json"), refused("default_prompt_name is %q, and pairs of texts have no prompt", f.prompt))
 		}
@@ -208,6 +213,14 @@ func (e *encoding) bound(context int) {
 	e.tokens = e.tokens.Limit(e.limit)
 }
 
+// checkLimit fails if the largest number of tokens leaves no room for a text.
+func (e *Encoder) checkLimit() error {
+	if around := len(e.tokens.Encode("")); e.limit <= around {
+		return fmt.Errorf("text: %s: %w", e.folder.path, refused("a text may have %d tokens, and %d stand around it: max_seq_length is too small", e.limit, around))
+	}
+	return nil
+}
+
 // flashes reports whether attention takes LibTorch's flash attention.
 func (c *encoderConfig) flashes(device cgotorch.Device, dtype cgotorch.DType) (bool, error) {
 	if !device.IsCUDA() || dtype.Size() != 2 || c.buckets > 0 || c.head%8 != 0 || c.head > 256 {
@@ -219,8 +232,11 @@ func (c *encoderConfig) flashes(device cgotorch.Device, dtype cgotorch.DType) (b
 
 // WithPrompt returns an Encoder of the same model whose texts begin with another prompt of the
 // folder. "" names the default one. It takes no memory, and is closed with e. It fails with
-// [cgotorch.ErrInvalidArgument] for an unknown name.
+// [cgotorch.ErrInvalidArgument] for an unknown name, and for an Encoder that ranks.
 func (e *Encoder) WithPrompt(name string) (*Encoder, error) {
+	if e.ranks {
+		return nil, fmt.Errorf("text: WithPrompt: %w", refused("the model ranks, and pairs of texts have no prompt"))
+	}
 	prompt, err := e.folder.promptOf(name)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package text_test
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,6 +98,53 @@ func TestEncoder_Queue(t *testing.T) {
 	}
 }
 
+// Calls take no more places than the queue has, while their texts become tokens and after.
+func TestEncoder_QueueBound(t *testing.T) {
+	const most = 3
+	e := openEncoder(t, cgotorch.CPU, "bert", text.EncoderOptions{Queue: most})
+	var all sync.WaitGroup
+	for range 12 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 50 {
+				if _, err := e.Embed(t.Context(), []string{"a boat", "b"}); err != nil && !errors.Is(err, serve.ErrQueueFull) {
+					t.Error(err)
+				}
+				if n := e.Stats().Waiting; n < 0 || n > most {
+					t.Errorf("%d calls wait in a queue of %d", n, most)
+				}
+			}
+		}()
+	}
+	all.Wait()
+}
+
+// A vector that is no numbers is an error of its call, and of no other.
+func TestEncoder_NaN(t *testing.T) {
+	folder := t.TempDir()
+	must.Do(t, os.CopyFS(folder, os.DirFS(filepath.Join(encoders, "bert"))))
+	path := filepath.Join(folder, "model.safetensors")
+	data := must.Get(os.ReadFile(path))(t)
+	header := 8 + int(binary.LittleEndian.Uint64(data))
+	var tensors map[string]struct {
+		Offsets [2]int `json:"data_offsets"`
+	}
+	must.Do(t, json.Unmarshal(data[8:header], &tensors))
+	const id, width = 7, 16
+	row := data[header+tensors["embeddings.word_embeddings.weight"].Offsets[0]+4*width*id:]
+	binary.LittleEndian.PutUint32(row, math.Float32bits(float32(math.NaN())))
+	must.Do(t, os.WriteFile(path, data, 0o600))
+	e := must.Get(text.OpenEncoder(cgotorch.CPU, folder, text.EncoderOptions{}))(t)
+	defer e.Close()
+	if _, err := e.EmbedTokens(t.Context(), [][]int64{{5}, {id, 6}}); err == nil || !strings.Contains(err.Error(), "text 1: the model has computed NaN") {
+		t.Errorf("with a weight that is NaN: got %v", err)
+	}
+	if _, err := e.EmbedTokens(t.Context(), [][]int64{{5}, {6}}); err != nil {
+		t.Error(err)
+	}
+}
+
 // Calls that wait end with their ctx, and with Close.
 func TestEncoder_Close(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -148,7 +196,13 @@ func TestEncoder_Arguments(t *testing.T) {
 	_, prompt := e.WithPrompt("question")
 	_, option := text.OpenEncoder(cgotorch.CPU, filepath.Join(encoders, "bert"), text.EncoderOptions{Tokens: -1})
 	_, name := text.OpenEncoder(cgotorch.CPU, filepath.Join(encoders, "bert"), text.EncoderOptions{Prompt: "question"})
+	folder := t.TempDir()
+	must.Do(t, os.CopyFS(folder, os.DirFS(filepath.Join(encoders, "cross-bert"))))
+	writeJSON(t, filepath.Join(folder, "config_sentence_transformers.json"), map[string]any{"prompts": map[string]string{"query": "find: "}})
+	_, ranked := text.OpenEncoder(cgotorch.CPU, folder, text.EncoderOptions{Prompt: "query"})
+	_, withPrompt := ranker.WithPrompt("")
 	for want, err := range map[string]error{
+		"leave EncoderOptions.Prompt out": ranked, "WithPrompt: the model ranks": withPrompt,
 		"text 1: it has no tokens": few, "it has 21 tokens, and the model takes 20": many, "its ids are -1 to -1": below, "call Rank": vectors, "call Embed": scores,
 		`there is no prompt "question", and prompts has ["document" "query"]`: prompt, "Tokens is -1": option, "no prompt": name,
 	} {
@@ -170,7 +224,7 @@ func TestOpenEncoder_Refused(t *testing.T) {
 		{"bert", "config.json", "vocab_size", `16000000`, "tensor embeddings.word_embeddings.weight is F32[90 16]"},
 		{"bert", "config.json", "num_hidden_layers", `1000`, "tensor encoder.layer.2.attention.self.query.weight is missing"},
 		{"bert", "config.json", "num_hidden_layers", `1`, "is not the model's"},
-		{"bert", "config.json", "hidden_size", `"many"`, "config.json: hidden_size is a string, want a number"},
+		{"bert", "config.json", "hidden_size", `"many"`, "config.json: hidden_size is a string, want an integer"},
 		{"bert", "config.json", "num_attention_heads", `3`, "no multiple of num_attention_heads, 3"},
 		{"bert", "config.json", "position_embedding_type", `"relative_key"`, "position_embedding_type"},
 		{"bert", "config.json", "is_decoder", `true`, "is_decoder"},
@@ -178,6 +232,7 @@ func TestOpenEncoder_Refused(t *testing.T) {
 		{"bert", "config.json", "type_vocab_size", `3`, "tensor embeddings.token_type_embeddings.weight"},
 		{"bert", "sentence_bert_config.json", "do_lower_case", `true`, "do_lower_case is true: add"},
 		{"bert", "sentence_bert_config.json", "max_seq_length", `0`, "max_seq_length is 0"},
+		{"bert", "sentence_bert_config.json", "max_seq_length", `2`, "2 stand around it"},
 		{"bert", "1_Pooling/config.json", "pooling_mode", `"median"`, "1_Pooling/config.json: pooling_mode is median"},
 		{"bert", "1_Pooling/config.json", "embedding_dimension", `17`, "embedding_dimension or word_embedding_dimension is 17"},
 		{"qwen3", "1_Pooling/config.json", "include_prompt", `false`, "include_prompt is false"},

@@ -9,11 +9,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/serve"
-	"github.com/streamtorch/streamtorch/internal/pace"
 )
 
 // encoderQueue has the calls of an Encoder that wait.
@@ -99,9 +97,8 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 	}
 	c := &encoderCall{left: count, done: make(chan struct{})}
 	all := make([]*encoderText, count)
-	err := func() error {
-		defer e.came()
-		return atOnce(count, func(i int) (err error) {
+	if err := e.submit(c, func() error {
+		err := atOnce(count, func(i int) (err error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -114,12 +111,11 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 			all[i].of = c
 			return nil
 		})
-	}()
-	if err != nil {
-		return nil, err
-	}
-	c.texts = slices.SortedStableFunc(slices.Values(all), func(s, t *encoderText) int { return cmp.Compare(len(s.tokens), len(t.tokens)) })
-	if err := e.submit(c); err != nil || count == 0 {
+		if err == nil {
+			c.texts = slices.SortedStableFunc(slices.Values(all), func(s, t *encoderText) int { return cmp.Compare(len(s.tokens), len(t.tokens)) })
+		}
+		return err
+	}); err != nil || count == 0 {
 		return nil, err
 	}
 	select {
@@ -134,8 +130,21 @@ func (e *encoding) compute(ctx context.Context, ranks bool, count int, text func
 	rows := make([][]float32, count)
 	for i, t := range all {
 		rows[i] = t.out
+		if v, found := notFinite(t.out); found {
+			return nil, fmt.Errorf("text %d: the model has computed %v: its weights have such a number, or it needs a wider dtype", i, v)
+		}
 	}
 	return rows, nil
+}
+
+// notFinite returns the first number that is NaN or infinite.
+func notFinite(row []float32) (float32, bool) {
+	for _, v := range row {
+		if v-v != 0 {
+			return v, true
+		}
+	}
+	return 0, false
 }
 
 // atOnce calls fn for 0 to n-1, on several goroutines if they are many. After an error it calls fn
@@ -198,6 +207,7 @@ func (e *encoding) check(t *encoderText) error {
 }
 
 // enter takes a place in the queue, before a call makes tokens. It fails at once if there is none.
+// The place is the call's until a batch has its last text: see submit.
 func (e *encoding) enter(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -215,17 +225,23 @@ func (e *encoding) enter(ctx context.Context) error {
 	return nil
 }
 
-// came ends what enter has begun: the texts of a call are tokens, or it has failed.
-func (e *encoding) came() {
+// submit lets a call wait that `read` gives its texts. If that fails, or panics, the call's place
+// is free.
+func (e *encoding) submit(c *encoderCall, read func() error) error {
+	err := errors.New("no texts") // read panics
+	defer func() {
+		if err != nil {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.coming--
+		}
+	}()
+	if err = read(); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.coming--
-}
-
-// submit lets a call wait.
-func (e *encoding) submit(c *encoderCall) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.closed {
 		return fmt.Errorf("the Encoder is closed: %w", cgotorch.ErrClosed)
 	}
@@ -276,108 +292,5 @@ func (c *encoderCall) fail(err error) {
 	if c.err == nil && c.left > 0 {
 		c.err = err
 		close(c.done)
-	}
-}
-
-// loop computes batches until the queue is closed. The device gets a second batch when it is about
-// to end the one that it computes: later texts then wait for one batch, and the device for none.
-func (e *encoding) loop() {
-	defer close(e.ended)
-	alarm := pace.NewAlarm()
-	defer alarm.Stop()
-	var flights []*encoderFlight
-	for {
-		var done <-chan struct{}
-		if len(flights) > 0 {
-			done = flights[0].done()
-		}
-		select {
-		case <-done: // before another one is begun
-			e.answer(flights[0])
-			flights = flights[1:]
-			continue
-		default:
-		}
-		wait := time.Duration(0)
-		if len(flights) > 0 {
-			wait = e.pace.Left(time.Now())
-		}
-		texts, waiting, closed := e.take(len(flights), wait)
-		switch {
-		case len(texts) > 0:
-			flights = append(flights, e.begin(texts))
-			continue
-		case len(flights) > 0:
-		case closed:
-			return
-		case len(e.sizes) > 0:
-			e.prepare(e.sizes[0])
-			e.sizes = e.sizes[1:]
-			continue
-		}
-		if waiting && len(flights) == 1 {
-			alarm.Await(wait, e.news, done)
-			continue
-		}
-		select {
-		case <-done:
-		case <-e.news:
-		}
-	}
-}
-
-// take takes a batch out of the queue, one text of each call in turn. The texts are ordered by
-// length, the longest first. While two batches are under way, take takes none. Beside one it takes
-// a full batch, or all texts that wait once `wait` is 0. `waiting` tells whether texts are left.
-func (e *encoding) take(underWay int, wait time.Duration) (texts []*encoderText, waiting, closed bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if underWay > 1 || underWay > 0 && wait > 0 && e.waitingTokens < e.batch {
-		return nil, len(e.waiting) > 0, e.closed
-	}
-	for tokens := 0; len(e.waiting) > 0; {
-		c := e.waiting[0]
-		last := len(c.texts) - 1
-		t := c.texts[last]
-		if tokens += len(t.tokens); tokens > e.batch && len(texts) > 0 {
-			break
-		}
-		texts, c.texts, e.waiting = append(texts, t), c.texts[:last], e.waiting[1:]
-		e.waitingTokens -= len(t.tokens)
-		if last > 0 {
-			e.waiting = append(e.waiting, c)
-		}
-	}
-	slices.SortStableFunc(texts, func(s, t *encoderText) int { return len(t.tokens) - len(s.tokens) })
-	return texts, len(e.waiting) > 0, e.closed
-}
-
-// answer waits for a batch, and tells the callers. If it failed, answer computes each text alone.
-// So a call fails for its own texts only.
-func (e *encoding) answer(f *encoderFlight) {
-	texts := f.texts
-	rows, err := e.end(f)
-	e.pace.Ended(f.rows, f.began, time.Now())
-	if err != nil && len(texts) > 1 && !errors.Is(err, cgotorch.ErrDeviceLost) {
-		for i := range texts {
-			e.answer(e.begin(texts[i : i+1]))
-		}
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.stats.Batches++
-	for i, t := range texts {
-		e.stats.Texts++
-		e.stats.Tokens += int64(len(t.tokens))
-		if err != nil {
-			t.of.fail(err)
-			e.drop(t.of)
-			continue
-		}
-		t.out = rows[i]
-		if t.of.left--; t.of.left == 0 && t.of.err == nil {
-			close(t.of.done)
-		}
 	}
 }

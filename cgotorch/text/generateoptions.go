@@ -13,7 +13,7 @@ import (
 
 // GenerateOptions say how [Conversation.Generate] picks tokens, and when it ends. The zero value
 // does what the folder's generation_config.json tells, and takes the likeliest token if the file
-// tells nothing.
+// tells nothing. So do options that drop no token.
 type GenerateOptions struct {
 	MaxTokens int  // largest number of tokens of the answer; 0 means what fits into Options.Context
 	Greedy    bool // take the likeliest token, whatever the folder tells
@@ -125,12 +125,15 @@ func refuseForeign(data []byte) error {
 	return nil
 }
 
-// mostTopK is the largest TopK.
-const mostTopK = 1024
+// mostTopK is the largest TopK. Up to leastMinP no token is dropped.
+const (
+	mostTopK  = 1024
+	leastMinP = 1e-30
+)
 
 // filled returns the options with the folder's values in place of zeros, and checks the numbers.
 func (o GenerateOptions) filled(g generationConfig) (GenerateOptions, error) {
-	if o.Temperature == 0 && o.TopK == 0 && o.TopP == 0 && o.MinP == 0 && !g.DoSample {
+	if leaves := o.TopK > 0 || 0 < o.TopP && o.TopP < 1 || o.MinP > leastMinP; o.Temperature == 0 && !leaves && !g.DoSample {
 		o.Greedy = true
 	}
 	if o.Greedy {

@@ -420,7 +420,7 @@ func TestOpen_QuantizedFiles(t *testing.T) {
 		}, "weight_shape is [64 63]"},
 		{"awq", `"quantization_config"`, `"quantization"`, nil, "no quantization_config"},
 		{"awq", `"bits":4,"group_size":32`, `"w_bit":4,"q_group_size":32`, nil, ""},
-		{"awq", `"group_size":32`, `"group_size":"32"`, nil, "want a number"},
+		{"awq", `"group_size":32`, `"group_size":"32"`, nil, "want an integer"},
 	} {
 		t.Run(c.form+"/"+c.want, func(t *testing.T) {
 			torchtest.CheckLeaks(t)

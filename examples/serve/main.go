@@ -96,7 +96,7 @@ func main() {
 	flag.DurationVar(&f.textTimeout, "text-timeout", 10*time.Minute, "most time for a request of /v1, as -timeout for the others. A client that takes nothing for -timeout is left before")
 	flag.Parse()
 	noText := len(f.texts)+len(f.encoders) == 0
-	if (f.models == "") == (f.checkpoint == "") && (noText || f.models != "") || f.textBatch < 0 || f.textTokens < 0 || f.textContext < 0 || f.textTimeout <= 0 || flag.NArg() > 0 || f.batch < 1 || f.memory < 0 || f.maxBody < 1 || f.perClient < 1 || f.maxBody > 1<<20 || f.maxPixels < 1 || f.queue < 0 || f.timeout <= 0 || f.drain < 0 || (f.cert == "") != (f.key == "") {
+	if (f.models == "") == (f.checkpoint == "") && (noText || f.models != "") || f.textBatch < 0 || f.textTokens < 0 || f.textContext < 0 || f.textTimeout <= 0 || flag.NArg() > 0 || f.batch < 1 || !(f.memory >= 0 && f.memory < 1<<20) || f.maxBody < 1 || f.perClient < 1 || f.maxBody > 1<<20 || f.maxPixels < 1 || f.queue < 0 || f.timeout <= 0 || f.drain < 0 || (f.cert == "") != (f.key == "") {
 		fmt.Fprintln(os.Stderr, "serve: give -models or -checkpoint, or -text or -encoder, -batch, -max-body, -max-pixels, -per-client, -timeout and -text-timeout above 0, -queue, -memory, -drain and the other numbers of -text not below 0, -tls-cert with -tls-key, and nothing else")
 		os.Exit(2)
 	}

@@ -83,9 +83,12 @@ func newTexts(f flags, device cgotorch.Device, m *metrics) (*texts, error) {
 			if !named {
 				name, folder = filepath.Base(value), value
 			}
+			if name == "." || name == ".." || folder == "" {
+				return nil, fmt.Errorf("-text or -encoder is %q: write NAME=FOLDER", value)
+			}
 			for _, other := range t.models {
 				if other.name == name {
-					return nil, fmt.Errorf("two models have the name %q: write -text NAME=FOLDER", name)
+					return nil, fmt.Errorf("two models have the name %q: write NAME=FOLDER for one of them", name)
 				}
 			}
 			t.models = append(t.models, &textModel{name: name, folder: folder, encodes: list.encodes})

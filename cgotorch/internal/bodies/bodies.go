@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -52,9 +53,9 @@ func (b *Bound) Read(w http.ResponseWriter, r *http.Request) (*Body, error) {
 	if size > b.Most {
 		return nil, fmt.Errorf("%d bytes, at most %d are taken: %w", size, b.Most, ErrTooLarge)
 	}
-	switch encoding := r.Header.Get("Content-Encoding"); encoding {
+	switch encoding := strings.ToLower(r.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
-	case "gzip", "deflate":
+	case "gzip", "x-gzip", "deflate":
 		open := func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }
 		if encoding == "deflate" {
 			open = zlib.NewReader

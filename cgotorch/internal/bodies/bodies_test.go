@@ -43,7 +43,7 @@ func TestBound_Memory(t *testing.T) {
 // A compressed body is read to its end, so that a server sees when the client leaves. What stands
 // behind it is refused.
 func TestBound_Packed(t *testing.T) {
-	for _, encoding := range []string{"gzip", "deflate"} {
+	for _, encoding := range []string{"gzip", "deflate", "GZIP", "x-gzip"} {
 		var packed bytes.Buffer
 		to := io.WriteCloser(gzip.NewWriter(&packed))
 		if encoding == "deflate" {

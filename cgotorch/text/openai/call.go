@@ -189,7 +189,7 @@ type failure struct {
 // kinds are OpenAI's types of errors.
 var kinds = map[int]string{
 	http.StatusUnauthorized: "authentication_error", http.StatusNotFound: "not_found_error", http.StatusTooManyRequests: "rate_limit_exceeded",
-	http.StatusBadRequest: "invalid_request_error", http.StatusRequestEntityTooLarge: "invalid_request_error", http.StatusGatewayTimeout: "timeout",
+	http.StatusBadRequest: "invalid_request_error", http.StatusMethodNotAllowed: "invalid_request_error", http.StatusRequestEntityTooLarge: "invalid_request_error", http.StatusGatewayTimeout: "timeout",
 }
 
 // fail tells the client why its request failed: by an event if the answer has begun, or else by a

@@ -66,7 +66,12 @@ func (c *call) chatRequest() (q chatRequest, err error) {
 func (c *call) variables(q *chatRequest) {
 	const field = "chat_template_kwargs"
 	var all map[string]json.RawMessage
-	if c.weigh(c.in.all[field]); c.in.err != nil || !c.in.into(field, "an object", &all) {
+	raw := c.in.all[field]
+	if c.weigh(raw); c.in.err != nil || !c.in.into(field, "an object", &all) {
+		return
+	}
+	if _, err := newFields(field, raw); err != nil { // one may be there twice
+		c.in.keep(err)
 		return
 	}
 	q.options.Variables = map[string]any{}

@@ -56,9 +56,6 @@ func (c *call) embeddings() error {
 		if dimensions > 0 {
 			v = unit(v[:dimensions])
 		}
-		if err := finite(v); err != nil {
-			return err
-		}
 		out[i] = embedding{"embedding", i, v}
 		if encoding == "base64" {
 			raw := make([]byte, 0, 4*len(v))
@@ -91,16 +88,6 @@ func (c *call) encoderTokens(list []input, truncate bool) (ids [][]int64, tokens
 		ids, tokens = append(ids, one.ids), tokens+len(one.ids)
 	}
 	return ids, tokens, nil
-}
-
-// finite fails for a number that JSON does not have.
-func finite(list []float32) error {
-	for _, x := range list {
-		if v := float64(x); math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Errorf("the model has computed %v", v)
-		}
-	}
-	return nil
 }
 
 // unit returns a vector of the same direction with the length 1. A vector of zeros stays as it is.
@@ -179,9 +166,7 @@ func (c *call) scores(query string, texts []string, longest int) (scores []float
 				return
 			}
 		}
-		if scores, err = e.Rank(c.r.Context(), query, texts); err == nil {
-			err = finite(scores)
-		}
+		scores, err = e.Rank(c.r.Context(), query, texts)
 	})
 	if over != nil {
 		return nil, over
@@ -202,7 +187,10 @@ func documents(in *fields, most int) (texts []string) {
 				in.refuse(at, "%v", err)
 			}
 		} else if f, err := newFields(at, raw); err != nil {
-			in.refuse(at, "want a text, or an object with a text, got %s", short(raw))
+			if raw[0] != '{' {
+				err = refuse(at, "want a text, or an object with a text, got %s", short(raw))
+			}
+			in.keep(err)
 		} else {
 			if !f.text("text", &text) {
 				f.refuse("text", "it is missing")

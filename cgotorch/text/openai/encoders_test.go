@@ -173,7 +173,7 @@ func TestModels(t *testing.T) {
 	}{
 		{"/v1/models", token, 200, `"id":"org/bert"`}, {"/v1/models/org/bert", token, 200, `"id":"org/bert"`}, {"/v1/models/bert", token, 404, "model_not_found"},
 		{"/v1/models", "", 401, "invalid_api_key"}, {"/v1/models", "Bearer wrong", 401, "invalid_api_key"}, {"/v1/models", "secret-secret-secret", 401, "invalid_api_key"},
-		{"/v1/responses", token, 404, "/v1/chat/completions"}, {"/v1/chat/completions", token, 404, "there is no GET"}, {"/", token, 404, "the paths are"},
+		{"/v1/responses", token, 404, "/v1/chat/completions"}, {"/v1/chat/completions", token, 405, "takes no GET: send a POST"}, {"/", token, 404, "the paths are"},
 	} {
 		if status, body := get(c.path, c.token); status != c.status || !strings.Contains(body, c.text) {
 			t.Errorf("%s with %q: %d %s; want %d %q", c.path, c.token, status, body, c.status, c.text)

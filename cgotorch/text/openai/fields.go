@@ -169,7 +169,7 @@ func (f *fields) integer(name string, to *int64, from, upTo int64) bool {
 	if err != nil {
 		wide, failed := strconv.ParseFloat(string(raw), 64)
 		if failed != nil || wide != math.Trunc(wide) || math.Abs(wide) > 1<<53 {
-			f.refuse(name, "want an integer, got %s", short(raw))
+			f.refuse(name, "want an integer, %d to %d, got %s", from, upTo, short(raw))
 			return false
 		}
 		v = int64(wide)

@@ -16,10 +16,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
@@ -124,11 +126,18 @@ func NewHandler(o Options) *Handler {
 		"/v1/rerank": (*call).rerank, "/v2/rerank": (*call).rerank, "/rerank": (*call).rerank,
 	} {
 		h.routes.HandleFunc("POST "+path, h.answered(path, (*call).read, answer))
+		h.routes.HandleFunc(path, h.answered(path, nil, (*call).posted))
 	}
 	h.routes.HandleFunc("GET /v1/models", h.answered("/v1/models", nil, (*call).list))
 	h.routes.HandleFunc("GET /v1/models/{name...}", h.answered("/v1/models", nil, (*call).describe))
 	h.routes.HandleFunc("/", h.answered("", nil, func(c *call) error { return missing(c.r) }))
 	return h
+}
+
+// posted refuses a method other than POST.
+func (c *call) posted() error {
+	c.w.Header().Set("Allow", http.MethodPost)
+	return &refusal{status: http.StatusMethodNotAllowed, text: fmt.Sprintf("%s takes no %s: send a POST with a JSON body", c.r.URL.Path, c.r.Method)}
 }
 
 // missing returns the error of a request for an unknown path.
@@ -153,6 +162,8 @@ func (h *Handler) Add(m Model) error {
 	switch decodes := m.Decoder != nil && m.Batcher != nil; {
 	case m.Name == "":
 		return refuse("it has no name")
+	case !utf8.ValidString(m.Name) || path.Clean("/"+m.Name) != "/"+m.Name:
+		return refuse("its name is no path of UTF-8 without . and .., so no request could name it")
 	case decodes == (m.Encoder != nil) || (m.Decoder == nil) != (m.Batcher == nil):
 		return refuse("want a Decoder with a Batcher of it, or an Encoder")
 	case decodes && m.Decoder.Tokenizer == nil:

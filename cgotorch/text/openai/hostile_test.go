@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,8 @@ func TestChat_Doubtful(t *testing.T) {
 		{hi + forced + `{"type": "integer"}}}]`, "tools", "object"},
 		{hi + forced + `{"type": ["object", "null"]}}}]`, "tools", "object"},
 		{hi + forced + `{"enum": [5]}}}]`, "tools", "no value"},
-		{hi + forced + `[5]}}]`, "tools", "object"},
+		{hi + forced + `[5]}}]`, "tools[0].function.parameters", "object"},
+		{hi + `"chat_template_kwargs": {"a": 1, "a": 2}`, "chat_template_kwargs.a", "twice"},
 		{hi + `"ignore_eos": true, "response_format": {"type": "json_object"}`, "ignore_eos", "leave it out"},
 		{hi + `"ignore_eos": true, "tool_choice": "required", "tools": [` + clock + `]`, "ignore_eos", "leave it out"},
 		{hi + `"chat_template_kwargs": {"messages": []}`, "chat_template_kwargs.messages", "leave it out"},
@@ -223,6 +225,20 @@ func TestPrompt_Refused(t *testing.T) {
 	defer answer.Body.Close()
 	if got := string(must.Get(io.ReadAll(answer.Body))(t)); !strings.Contains(got, fmt.Sprintf(`"max_model_len":%d`, most)) {
 		t.Errorf("got %s, want %d", got, most)
+	}
+}
+
+// Fields that drop no token, sent or not, leave the likeliest one.
+func TestCompletion_Neutral(t *testing.T) {
+	s := serveModels(t, Options{}, decoderOf(t, "tiny", writeModel(t, template), text.BatcherOptions{}))
+	var answers [6]string
+	for i, field := range []string{"", `, "top_p": 1`, `, "min_p": 0`, `, "top_k": 0`, `, "top_k": -1`, `, "temperature": 0`} {
+		var got response[completionChoice]
+		s.ask("/v1/completions", `{"model": "tiny", "prompt": "abc", "max_tokens": 6`+field+`}`, &got)
+		answers[i] = got.Choices[0].Text
+	}
+	if slices.ContainsFunc(answers[:], func(a string) bool { return a != answers[0] }) {
+		t.Errorf("got %q", answers)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/bodies"
 )
@@ -34,7 +35,11 @@ func (c *call) inputs(name string, most int, size int64) (list []input, err erro
 		}
 		for i, id := range in.ids {
 			if id < 0 || id >= size {
-				return in, refuse(fmt.Sprintf("%s[%d]", at, i), "is %d, and tokens are 0 to %d", id, size-1)
+				most := "more"
+				if size < math.MaxInt64 {
+					most = fmt.Sprint(size - 1)
+				}
+				return in, refuse(fmt.Sprintf("%s[%d]", at, i), "is %d, and tokens are 0 to %s", id, most)
 			}
 		}
 		return in, nil

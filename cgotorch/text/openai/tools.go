@@ -38,7 +38,9 @@ func (c *call) tools() (raw json.RawMessage, list []tool, forced bool) {
 			}
 			t.check(function, list)
 			function.text("description", &text)
-			t.parameters = function.take("parameters")
+			if t.parameters = function.take("parameters"); t.parameters != nil && !strings.ContainsRune("{tf", rune(t.parameters[0])) {
+				function.refuse("parameters", "want a JSON schema, which is an object, true or false, got %s", short(t.parameters))
+			}
 			function.ignore("strict") // it binds with tool_choice alone
 			f.within(function)
 		} else {
