@@ -124,7 +124,8 @@ at::Tensor by_kernel(const Inputs& of) {
               of.table.sizes(), ", the cache ", of.memory.sizes(), " or query ", of.query.sizes(), " is too large");
   const int64_t queries = head <= 128 ? 128 : 64, keys = head <= 128 ? 64 : 32, row = (head + 63) / 64 * 64;  // as in the CUDA text
   const int64_t tokens = queries / group, tiles = (rows + tokens - 1) / tokens;
-  const int64_t most = std::min(of.table.size(1) * kPage, of.window > 0 ? of.window + tokens : INT64_MAX);  // keys that a tile sees
+  const int64_t window = std::min<int64_t>(of.window, INT32_MAX);
+  const int64_t most = std::min(of.table.size(1) * kPage, window > 0 ? window + tokens : INT64_MAX);  // keys that a tile sees
   // Two blocks have room on a multiprocessor.
   const int64_t splits = std::clamp<int64_t>(std::min(2 * chip.multiprocessors / (tiles * key_heads), (most + kLeastKeys - 1) / kLeastKeys), 1, kMostSplits);
   const auto wide = of.memory.options().dtype(at::kFloat);
@@ -142,7 +143,7 @@ at::Tensor by_kernel(const Inputs& of) {
   PromptAttention a{of.query.const_data_ptr(), of.position.const_data_ptr(), of.last.const_data_ptr(), of.before.const_data_ptr(), of.table.const_data_ptr(),
                     of.memory.const_data_ptr(), read(of.sinks), out.mutable_data_ptr(), splits > 1 ? sums.mutable_data_ptr() : nullptr,
                     splits > 1 ? states.mutable_data_ptr() : nullptr, of.table.stride(0), static_cast<int>(rows), static_cast<int>(key_heads),
-                    static_cast<int>(std::min<int64_t>(of.window, INT32_MAX)), static_cast<int>(tiles), static_cast<int>(splits),
+                    static_cast<int>(window), static_cast<int>(tiles), static_cast<int>(splits),
                     static_cast<float>(of.scale * 1.4426950408889634)};
   void* arguments[] = {&a};
   const c10::Stream stream = images::stream_of(of.memory);

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "8606b3a3669e9a0738702c051ed20efd506875ce8cdacc9ead3f17a76f0c18a4"
+const Source = "be912247614fff5f44361251161d766187a088d4673b3d46f6e62c30e8b232a1"
