@@ -93,7 +93,7 @@ func checkAnswers(t *testing.T, name string, beside bool) {
 	m := openServed(t, name, text.Options{Context: 200, CacheTokens: 4000})
 	b := batcherOf(t, m, text.BatcherOptions{MaxBatch: 6, Piece: 16})
 	if able := b.CapturePieces(beside); beside && !able {
-		t.Skip("pieces through experts are not captured")
+		t.Skip("its pieces are not captured")
 	}
 	const requests = 24
 	r := rand.New(rand.NewPCG(1, 2))

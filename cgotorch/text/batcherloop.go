@@ -102,7 +102,7 @@ func (b *Batcher) stop() {
 func (b *Batcher) turn() bool {
 	b.leave()
 	if !b.withLane(func() {
-		b.preemptStaying()
+		b.preemptYielding()
 		b.admit()
 	}) {
 		return true
@@ -306,8 +306,8 @@ func (b *Batcher) read(n int) {
 	}
 }
 
-// preemptStaying takes the pages of requests that stay.
-func (b *Batcher) preemptStaying() {
+// preemptYielding takes the pages of requests that yield.
+func (b *Batcher) preemptYielding() {
 	for _, r := range b.rows {
 		//edge:batch-stays-until-read TestBatcher_PreemptEachToken
 		if r != nil && r.yields && r.flights == 0 {

@@ -16,16 +16,16 @@ const mostCapturedPiece = 512
 func (b *batch) captures(n int) bool { return b.captured && n <= mostCapturedPiece }
 
 // writePiece writes what runPiece needs into page-locked memory: the tokens and positions of rows,
-// of which those beyond the piece are passed over, then 0, the number of tokens, the row of the
-// last one, and its position. It is called outside a Do. It waits until the device has read those
-// of the piece before the last one.
+// of which those beyond the piece are passed over, then the row of the last token, and its
+// position. It is called outside a Do. It waits until the device has read those of the piece before
+// the last one.
 func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (numbers []int64, err error) {
 	b.turned = 1 - b.turned
-	if numbers, err = b.piece[b.turned].next(stream, 2*mostCapturedPiece+4); err != nil {
+	if numbers, err = b.piece[b.turned].next(stream, 2*mostCapturedPiece+2); err != nil {
 		return nil, err
 	}
 	n, rows := len(tokens), leastOf(len(tokens), 64, 2)
-	numbers = numbers[:2*rows+4]
+	numbers = numbers[:2*rows+2]
 	clear(numbers)
 	copy(numbers, tokens)
 	for i := range rows {
@@ -34,7 +34,7 @@ func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (n
 			numbers[rows+i] = int64(from + i)
 		}
 	}
-	copy(numbers[2*rows:], []int64{0, int64(n), int64(max(0, n-1)), int64(from + n - 1)})
+	copy(numbers[2*rows:], []int64{int64(max(0, n-1)), int64(from + n - 1)})
 	return numbers, nil
 }
 
@@ -80,19 +80,16 @@ func (b *batch) pieceOf(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Te
 // piecePass returns the pass over the rows of pieceInputs, and the row of the last token, Int64
 // [1].
 func (b *batch) piecePass(x *cgotorch.Exec, in []*cgotorch.Tensor) (p *rowsPass, last *cgotorch.Tensor) {
-	rows := (int(in[0].Numel()) - 4) / 2
+	rows := (int(in[0].Numel()) - 2) / 2
 	part := func(from, n int) *cgotorch.Tensor { return x.Narrow(in[0], 0, from, n) }
 	l := &lane{seats: b.seats}
-	r := cachedRows{
-		tokens: part(0, rows), positions: part(rows, rows), rows: rows,
-		ends: x.To(part(2*rows, 2), cgotorch.Int32), last: part(2*rows+3, 1),
-	}
+	r := cachedRows{tokens: part(0, rows), positions: part(rows, rows), rows: rows, last: part(2*rows+1, 1)}
 	for i, s := range b.spans {
 		table := in[1+2*i]
 		r.blocks = append(r.blocks, int(table.Shape()[2]))
-		l.spans = append(l.spans, &laneSpan{span: s.span, table: table, before: in[2+2*i], ends: x.Zeros(cgotorch.Int32, 2)})
+		l.spans = append(l.spans, &laneSpan{span: s.span, table: table, before: in[2+2*i]})
 	}
-	return l.cachedPass(x, r), part(2*rows+2, 1)
+	return l.cachedPass(x, r), part(2*rows, 1)
 }
 
 // stepBeside is a step with a piece, whose logits [1, vocab] behind the last token it returns too.

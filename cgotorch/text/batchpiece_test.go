@@ -18,7 +18,7 @@ func TestBatcher_CapturedPieces(t *testing.T) {
 			m := openServed(t, name, text.Options{Context: 600, CacheTokens: 4000})
 			own, other := batcherOf(t, m, text.BatcherOptions{MaxBatch: 3, Piece: 96}), batcherOf(t, m, text.BatcherOptions{MaxBatch: 3, Piece: 96})
 			if other.CapturePieces(false); !own.CapturePieces(true) {
-				t.Skip("pieces through experts are not captured")
+				t.Skip("its pieces are not captured")
 			}
 			r := rand.New(rand.NewPCG(5, 6))
 			near := 1e-4

@@ -215,8 +215,15 @@ func (e *encoding) bound(context int) {
 
 // checkLimit fails if the largest number of tokens leaves no room for a text.
 func (e *Encoder) checkLimit() error {
-	if around := len(e.tokens.Encode("")); e.limit <= around {
-		return fmt.Errorf("text: %s: %w", e.folder.path, refused("a text may have %d tokens, and %d stand around it: max_seq_length is too small", e.limit, around))
+	around, err := e.tokens.Encode(""), error(nil)
+	if e.ranks {
+		around, _, err = e.tokens.EncodePair("", "")
+	}
+	if err == nil && e.limit <= len(around) {
+		err = refused("a text may have %d tokens, and %d stand around it: max_seq_length is too small", e.limit, len(around))
+	}
+	if err != nil {
+		return fmt.Errorf("text: %s: %w", e.folder.path, err)
 	}
 	return nil
 }

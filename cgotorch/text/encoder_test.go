@@ -240,6 +240,7 @@ func TestOpenEncoder_Refused(t *testing.T) {
 		{"bert-dense", "2_Dense/config.json", "activation_function", `"my.module.Tanh"`, `2_Dense/config.json: activation_function is "my.module.Tanh"`},
 		{"bert-dense", "2_Dense/config.json", "in_features", `8`, "in_features is 8"},
 		{"bert-dense", "2_Dense/config.json", "out_features", `8`, "tensor linear.weight is F32[10 16]"},
+		{"cross-bert", "tokenizer_config.json", "model_max_length", `3`, "3 stand around it"},
 		{"cross-bert", "config.json", "id2label", `{"0": "no", "1": "yes"}`, "2 labels"},
 		{"cross-bert", "config_sentence_transformers.json", "activation_fn", `"torch.nn.modules.activation.Softplus"`, "activation_fn"},
 		{"mpnet", "config.json", "relative_attention_num_buckets", `16`, "relative_attention_num_buckets"},

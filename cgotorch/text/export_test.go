@@ -212,10 +212,10 @@ func (e *Encoder) Captured() (launches int, why string) {
 	return s.Launches, s.Why
 }
 
-// CapturePieces lets a Batcher of a model without experts pad and capture the pieces of prompts, or
-// not. It reports whether the model has no experts. No request has come yet.
+// CapturePieces lets a Batcher pad and capture the pieces of prompts, or not. It reports whether it
+// can: not with experts, nor by flash attention. No request has come yet.
 func (b *Batcher) CapturePieces(on bool) bool {
-	able := b.m.d.c.experts.top == 0
+	able := b.m.d.c.experts.top == 0 && (b.m.d.promptKernel || !b.m.d.flash)
 	if able && len(b.b.lanes) > 1 {
 		if err := b.b.tryBeside(b.m.stream); err != nil {
 			panic(err)

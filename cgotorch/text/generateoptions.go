@@ -133,7 +133,7 @@ const (
 
 // filled returns the options with the folder's values in place of zeros, and checks the numbers.
 func (o GenerateOptions) filled(g generationConfig) (GenerateOptions, error) {
-	if leaves := o.TopK > 0 || 0 < o.TopP && o.TopP < 1 || o.MinP > leastMinP; o.Temperature == 0 && !leaves && !g.DoSample {
+	if drops := o.TopK > 0 || 0 < o.TopP && o.TopP < 1 || o.MinP > leastMinP; o.Temperature == 0 && !drops && !g.DoSample {
 		o.Greedy = true
 	}
 	if o.Greedy {

@@ -173,7 +173,7 @@ type cachedRows struct {
 	rows              int
 	blocks            []int            // the first ones of each table, whose pages are read and written
 	last              *cgotorch.Tensor // Int64 [1]: the last position
-	ends              *cgotorch.Tensor // Int32 [2]: 0, and the number of rows that are not passed over
+	ends              *cgotorch.Tensor // Int32 [2]: 0, and the number of rows; nil if flash attention has none of them
 }
 
 // rowsOf returns the cachedRows of all tokens.

@@ -19,7 +19,7 @@ type Alarm struct {
 const (
 	timerLate = time.Millisecond       // how late Go's timers are
 	longest   = 2 * time.Millisecond   // of a thread's sleep
-	mostLate  = 400 * time.Microsecond // that counts: where cores are busy, an earlier look would be too early
+	mostLate  = 400 * time.Microsecond // that counts: busy cores are later, and looking earlier would be in vain
 	near      = 100 * time.Microsecond // so much earlier needs no sleep of its own
 )
 
