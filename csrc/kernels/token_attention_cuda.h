@@ -32,6 +32,8 @@
 //   STAGES   of a warp's ring
 //   CLUSTER  blocks of a cluster: 8, 4 or 2, or 1 with rows or below compute capability 9.0
 //   WARPS    of a block
+//   WIDE     neighbours that a lane loads at once: 2, or 1 for a HEAD up to 64, where norms or
+//            rotations are not aligned to 8 bytes, and where not a multiple of 4 is turned
 //   NORM     0: no norm of queries and keys, 1: one of each head, 2: one of all heads together
 //   CAP      1: scores go through cap * tanh(score / cap)
 //   SINKS    1: each head has a score that takes weight and has no value
@@ -50,6 +52,7 @@ inline constexpr char kTokenAttentionText[] = R"cuda(
 #endif
 extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const TokenAttention given) {
   constexpr int kPiece = kPart / 2 + GROUP;  // pairs of a block in `partial`
+  constexpr int kThreadsOfHead = kThreads / (GROUP > 4 ? 8 : GROUP > 2 ? 4 : GROUP);  // that add up its sums
   extern __shared__ __align__(128) unsigned char rings[];
   __shared__ __align__(16) Raw queries[2][GROUP * kRow];
   __shared__ __align__(16) Raw fresh[2][HEAD];
@@ -113,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
     }
     end_group();
   };
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < STAGES; ++i) ask(i / 2, i % 2 == 1, i);
 
   Raw *key_place = nullptr, *value_place = nullptr;
@@ -203,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
     }
     most = fmaxf(most, __shfl_xor_sync(kAll, most, 1));
     most = fmaxf(most, __shfl_xor_sync(kAll, most, 2));
-    const float factor = exp2f(state.most - most);  // a tile has visible keys, so `most` is finite
+    const float factor = power(state.most - most);  // a tile has visible keys, so `most` is finite
     state.most = most;
     state.sum *= factor;
     unsigned w[4];
@@ -211,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
     for (int u = 0; u < 2; ++u) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        weights[u][e] = exp2f(weights[u][e] - most);
+        weights[u][e] = power(weights[u][e] - most);
         state.sum += weights[u][e];
       }
       split_up(weights[u][0], weights[u][1], w[2 * u], w[2 * u + 1]);
@@ -263,31 +266,35 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
   __syncthreads();
 
   // Each block pushes its sums to the blocks that finish them, and its states to all blocks.
-  for (int i = thread; i < GROUP * HEAD / 2; i += kThreads) {
-    Sums of_block;
+  if (thread / kThreadsOfHead < GROUP) {
+    const int head = thread / kThreadsOfHead, own = thread % kThreadsOfHead;
+    const Merge<WARPS> merge(&warp_states[0][head], GROUP);
+#pragma unroll 1
+    for (int i = own; i < HEAD / 2; i += kThreadsOfHead) {
+      const int to = head * (HEAD / 2) + i;
+      float2 sum = make_float2(0, 0);
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-      const Raw* const from = reinterpret_cast<const Raw*>(rings) + w * STAGES * kStage;
-      of_block.add(warp_states[w][2 * i / HEAD], reinterpret_cast<const float2*>(from)[i]);
+      for (int w = 0; w < WARPS; ++w) {
+        const float2 v = reinterpret_cast<const float2*>(reinterpret_cast<const Raw*>(rings) + w * STAGES * kStage)[to];
+        sum.x = fmaf(merge.factors[w], v.x, sum.x), sum.y = fmaf(merge.factors[w], v.y, sum.y);
+      }
+      push(&parts[rank][to % (kPart / 2)], to / (kPart / 2), sum);
     }
-    push(&parts[rank][i % (kPart / 2)], i / (kPart / 2), of_block.v);
-  }
-  for (int i = thread; i < CLUSTER * GROUP; i += kThreads) {
-    State of_block;
-    float factor;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) of_block.add(warp_states[w][i % GROUP], factor);
-    push(&states[rank][i % GROUP], i / GROUP, make_float2(of_block.most, of_block.sum));
+    if (own < CLUSTER) push(&states[rank][head], own, make_float2(merge.all.most, merge.all.sum));
   }
   cluster_meets();
 
   // The block finishes kPart numbers, and writes them as results or as sums of a split.
   float2* const partial = reinterpret_cast<float2*>(a.partial);
+#pragma unroll 1
   for (int i = thread; i < kPart / 2; i += kThreads) {
     const int at = rank * kPart + 2 * i;
-    Sums of_cluster;
+    const Merge<CLUSTER> merge(&states[0][at / HEAD], GROUP);
+    Sums of_cluster{merge.all};
 #pragma unroll
-    for (int r = 0; r < CLUSTER; ++r) of_cluster.add(states[r][at / HEAD], parts[r][i]);
+    for (int r = 0; r < CLUSTER; ++r) {
+      of_cluster.v.x = fmaf(merge.factors[r], parts[r][i].x, of_cluster.v.x), of_cluster.v.y = fmaf(merge.factors[r], parts[r][i].y, of_cluster.v.y);
+    }
     if (splits == 1) {
       write(a, key_head, at, of_cluster);
     } else {
@@ -296,10 +303,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
   }
   if (splits == 1) return;
   if (thread < GROUP) {
-    State of_cluster;
-    float factor;
-#pragma unroll
-    for (int r = 0; r < CLUSTER; ++r) of_cluster.add(states[r][thread], factor);
+    const State of_cluster = Merge<CLUSTER>(&states[0][thread], GROUP).all;
     __stcg(partial + static_cast<size_t>(blockIdx.x) * kPiece + kPart / 2 + thread, make_float2(of_cluster.most, of_cluster.sum));
   }
 
@@ -314,10 +318,12 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
   __syncthreads();
   if (!last_to_arrive) return;
   if (thread == 0) *arrived = 0;
+#pragma unroll 1
   for (int i = thread; i < kPart / 2; i += kThreads) {
     constexpr int kTogether = 8;
     const int at = rank * kPart + 2 * i;
     Sums of_all;
+#pragma unroll 1
     for (int from = 0; from < splits; from += kTogether) {
       float2 of[kTogether], v[kTogether];
 #pragma unroll

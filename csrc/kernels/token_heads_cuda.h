@@ -54,7 +54,7 @@ constexpr int kSteps = (HEAD + 31) / 32;           // of a product of query and 
 constexpr int kWide = (HEAD + 63) / 64;            // groups of 64 elements of a value
 constexpr int kPart = GROUP * HEAD / CLUSTER;      // numbers that one block of a cluster finishes
 constexpr int kRows = (GROUP + 2 + WARPS - 1) / WARPS;  // heads that a warp makes
-constexpr int kParts = (HEAD + 31) / 32;           // elements of a head that a lane makes
+constexpr int kCouples = (HEAD / 2 + 32 * WIDE - 1) / (32 * WIDE);  // of a head, that a lane makes
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
 __device__ __forceinline__ float lowest() { return __uint_as_float(0xFF800000u); }  // minus infinity
@@ -144,15 +144,22 @@ __device__ __forceinline__ float4 load_four(const QKV::Raw* from) {
 
 __device__ __forceinline__ uint4 load_chunk(const Raw* from) { return *reinterpret_cast<const uint4*>(from); }
 
-// The sum of exp2(score - most) of some keys, and `most`, the greatest score.
+// Returns 2 to the power of v, or 0 where that is less than 2^-126.
+__device__ __forceinline__ float power(float v) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
+  return result;
+}
+
+// The sum of power(score - most) of some keys, and `most`, the greatest score.
 struct State {
   float most = lowest(), sum = 0;
 
   // Adds a state. Returns the factor for what the caller has added up so far. Sets the one for what
   // belongs to the state.
   __device__ __forceinline__ float add(float2 of, float& factor) {
-    const float greatest = fmaxf(most, of.x), base = greatest == lowest() ? 0 : greatest, own = exp2f(most - base);
-    factor = exp2f(of.x - base);
+    const float greatest = fmaxf(most, of.x), base = greatest == lowest() ? 0 : greatest, own = power(most - base);
+    factor = power(of.x - base);
     most = greatest;
     sum = fmaf(factor, of.y, sum * own);
     return own;
@@ -171,6 +178,25 @@ struct Sums {
   }
 };
 
+// The factors with which the sums of n states are added up, and the state of all of them.
+template <int n>
+struct Merge {
+  float factors[n];
+  State all;
+
+  // A state is `distance` behind the one before.
+  __device__ __forceinline__ Merge(const float2* states, int distance) {
+#pragma unroll
+    for (int i = 0; i < n; ++i) all.most = fmaxf(all.most, states[i * distance].x);
+    const float base = all.most == lowest() ? 0 : all.most;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      factors[i] = power(states[i * distance].x - base);
+      all.sum = fmaf(factors[i], states[i * distance].y, all.sum);
+    }
+  }
+};
+
 // Writes the result of elements `at` and at + 1 of the key head's group.
 __device__ __forceinline__ void write(const TokenAttention& a, int key_head, int at, Sums sums) {
 #if SINKS
@@ -183,16 +209,47 @@ __device__ __forceinline__ void write(const TokenAttention& a, int key_head, int
 
 // ---- the heads of the token
 
-// What a lane needs of the heads that its warp makes: queries, then the key, then the value.
-// Element i of the lane is lane + 32 * i. It is turned with its partner.
+// Loads WIDE neighbours.
+template <typename From>
+__device__ __forceinline__ void load_wide(float* to, const typename From::Raw* from) {
+  if constexpr (WIDE == 1) {
+    to[0] = From::widen(__ldcg(from));
+  } else if constexpr (sizeof(typename From::Raw) == 4) {
+    const float2 v = __ldcg(reinterpret_cast<const float2*>(from));
+    to[0] = v.x, to[1] = v.y;
+  } else {
+    const unsigned v = __ldcg(reinterpret_cast<const unsigned*>(from));
+    to[0] = From::widen(static_cast<typename From::Raw>(v & 0xFFFFu)), to[1] = From::widen(static_cast<typename From::Raw>(v >> 16));
+  }
+}
+
+// Writes WIDE neighbours as DTYPE, and what rounding left over to `left`, unless that is NULL.
+__device__ __forceinline__ void store_wide(Raw* to, Raw* left, const float* v) {
+  if constexpr (WIDE == 1) {
+    *to = DTYPE::narrow(v[0]);
+    if (left != nullptr) *left = DTYPE::narrow(v[0] - DTYPE::widen(*to));
+  } else {
+    unsigned high, low;
+    split_up(v[0], v[1], high, low);
+    *reinterpret_cast<unsigned*>(to) = high;
+    if (left != nullptr) *reinterpret_cast<unsigned*>(left) = low;
+  }
+}
+
+// What a lane needs of the heads that its warp makes: queries, then the key, then the value. A lane
+// makes couples of elements that are turned together, each WIDE neighbours. Elements that are not
+// turned are couples, too.
 struct Heads {
-  float norm[NORM ? kRows : 1][kParts], partner_norm[NORM ? kRows : 1][kParts];
+  float norm[NORM ? kRows : 1][kCouples][2 * WIDE];
 
   static __device__ __forceinline__ int row(int i) { return threadIdx.x / 32 + i * WARPS; }
-  static __device__ __forceinline__ int element(int i) { return threadIdx.x % 32 + 32 * i; }
-  static __device__ __forceinline__ bool inside(int i) { return HEAD % 32 == 0 || element(i) < HEAD; }
-  static __device__ __forceinline__ int partner(const TokenAttention& a, int at) {
-    return at >= a.turned ? at : at < a.turned / 2 ? at + a.turned / 2 : at - a.turned / 2;
+  static __device__ __forceinline__ bool inside(int i) { return HEAD % (64 * WIDE) == 0 || couple(i) < HEAD / 2; }
+  static __device__ __forceinline__ int couple(int i) { return (threadIdx.x % 32 + 32 * i) * WIDE; }
+
+  // Returns the first element of one half of a couple.
+  static __device__ __forceinline__ int element(const TokenAttention& a, int i, int half) {
+    const int at = couple(i), half_turned = a.turned / 2;
+    return at < half_turned ? at + half * half_turned : at + half_turned + half * (HEAD - a.turned) / 2;
   }
 
   // Loads the weights of norms. No kernel writes them, so they are loaded before the wait.
@@ -204,10 +261,8 @@ struct Heads {
       const float* from = row(r) < GROUP ? a.query_norm : a.key_norm;
       if (NORM == 2) from += (row(r) < GROUP ? key_head * GROUP + row(r) : key_head) * HEAD;
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) {
-        if (!inside(i)) continue;
-        norm[r][i] = __ldcg(from + element(i)) + a.offset;
-        partner_norm[r][i] = __ldcg(from + partner(a, element(i))) + a.offset;
+      for (int i = 0; i < 2 * kCouples; ++i) {
+        if (inside(i / 2)) load_wide<Float>(norm[r][i / 2] + i % 2 * WIDE, from + element(a, i / 2, i % 2));
       }
     }
 #endif
@@ -217,24 +272,26 @@ struct Heads {
   // With `newest` the key and the value go into `fresh`, and into their places in the cache.
   __device__ __forceinline__ void make(const TokenAttention& a, int key_head, bool newest, Raw (*queries)[GROUP * kRow], Raw (*fresh)[HEAD],
                                        Raw* key_place, Raw* value_place) const {
-    float v[kRows][kParts], partners[kRows][kParts], cosine[kParts], sine[kParts];
+    float v[kRows][kCouples][2 * WIDE], cosine[kCouples][2 * WIDE], sine[kCouples][2 * WIDE];
     const int heads = a.key_heads * GROUP;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const bool turns = element(i) < a.turned;
-      cosine[i] = turns ? __ldcg(a.cosines + element(i)) : 1;
-      sine[i] = turns ? __ldcg(a.sines + element(i)) : 0;
-    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int of = row(r);
       const QKV::Raw* const from = a.qkv + static_cast<size_t>(of < GROUP ? key_head * GROUP + of : heads + key_head + (of - GROUP) * a.key_heads) * HEAD;
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) {
-        v[r][i] = partners[r][i] = 0;
-        if (of >= (newest ? GROUP + 2 : GROUP) || !inside(i)) continue;
-        v[r][i] = QKV::widen(__ldcg(from + element(i)));
-        if (of <= GROUP) partners[r][i] = QKV::widen(__ldcg(from + partner(a, element(i))));
+      for (int i = 0; i < 2 * kCouples; ++i) {
+        float* const to = v[r][i / 2] + i % 2 * WIDE;
+        to[0] = to[WIDE - 1] = 0;
+        if (of < (newest ? GROUP + 2 : GROUP) && inside(i / 2)) load_wide<QKV>(to, from + element(a, i / 2, i % 2));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * kCouples; ++i) {
+      float *const c = cosine[i / 2] + i % 2 * WIDE, *const s = sine[i / 2] + i % 2 * WIDE;
+      c[0] = c[WIDE - 1] = 1, s[0] = s[WIDE - 1] = 0;
+      if (couple(i / 2) < a.turned / 2) {
+        load_wide<Float>(c, a.cosines + element(a, i / 2, i % 2));
+        load_wide<Float>(s, a.sines + element(a, i / 2, i % 2));
       }
     }
 #if NORM == 2
@@ -269,31 +326,37 @@ struct Heads {
 #if NORM == 1
       float squares = 0;
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) squares = fmaf(v[r][i], v[r][i], squares);
+      for (int i = 0; i < kCouples; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2 * WIDE; ++e) squares = fmaf(v[r][i][e], v[r][i][e], squares);
+      }
       const float factor = rsqrtf(sum_of_warp(squares) / HEAD + a.eps);
 #elif NORM == 2
       const float factor = of < GROUP ? of_all[0] : of_all[1];
 #endif
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) {
+      for (int i = 0; i < kCouples; ++i) {
         if (!inside(i)) continue;
-        const int at = element(i);
-        float made = v[r][i];
-        if (of <= GROUP) {
-          float partner = partners[r][i];
+        float normed[2 * WIDE], made[2 * WIDE];
+#pragma unroll
+        for (int e = 0; e < 2 * WIDE; ++e) {
+          normed[e] = v[r][i][e];
 #if NORM
-          made *= factor * norm[r][i], partner *= factor * partner_norm[r][i];
+          if (of <= GROUP) normed[e] *= factor * (norm[r][i][e] + a.offset);
 #endif
-          made = fmaf(made, cosine[i], partner * sine[i]);
         }
-        const Raw high = DTYPE::narrow(made);
-        if (of < GROUP) {
-          const int to = key_at(of, at / 8) + at % 8;
-          queries[0][to] = high;
-          queries[1][to] = DTYPE::narrow(made - DTYPE::widen(high));
-        } else {
-          fresh[of - GROUP][at] = high;
-          (of == GROUP ? key_place : value_place)[at] = high;
+#pragma unroll
+        for (int e = 0; e < 2 * WIDE; ++e) made[e] = of <= GROUP ? fmaf(normed[e], cosine[i][e], normed[(e + WIDE) % (2 * WIDE)] * sine[i][e]) : normed[e];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = element(a, i, half);
+          if (of < GROUP) {
+            const int to = key_at(of, at / 8) + at % 8;
+            store_wide(queries[0] + to, queries[1] + to, made + half * WIDE);
+          } else {
+            store_wide(fresh[of - GROUP] + at, nullptr, made + half * WIDE);
+            store_wide((of == GROUP ? key_place : value_place) + at, nullptr, made + half * WIDE);
+          }
         }
       }
     }
