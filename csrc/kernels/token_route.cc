@@ -4,7 +4,7 @@
 //   weight   [experts, columns] float32
 //   bias     [experts] float32
 //   norm     [columns] float32: an RMS norm of the input, whose weight with `offset` is 1 + norm
-//   arrived  [1 or more] int32: the first one counts blocks, and is 0 before and after
+//   arrived  [1 or more] int32: the first one may count blocks, and is 0 before and after
 //   table    [experts + 2 * slots + 1] int32, or none, for top to experts slots: see below
 //   counts   [2] int64, with a table: how many picks were in a slot, and how many were not
 //
@@ -40,6 +40,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/token_barrier_cuda.h"
 #include "kernels/token_route_cuda.h"
 #include "kernels/variants.h"
 
@@ -98,7 +99,8 @@ void find_slots(const Inputs& of, int32_t* picks) {
   int32_t* const slot_of = of.table->mutable_data_ptr<int32_t>();
   int32_t *const owner = slot_of + experts, *const stamp = owner + slots, *const clock = stamp + slots;
   int64_t* const counts = of.counts->mutable_data_ptr<int64_t>();
-  const int32_t now = ++*clock;
+  constexpr int32_t kMost = INT32_MAX - 1;  // as in the kernel
+  const int32_t now = *clock = *clock == kMost ? -INT32_MAX : *clock + 1;
   std::vector<bool> taken(static_cast<size_t>(slots));
   for (int64_t k = 0; k < of.top; ++k) {
     const int32_t slot = slot_of[picks[4 * k + 2]];
@@ -108,7 +110,7 @@ void find_slots(const Inputs& of, int32_t* picks) {
     ++counts[slot < 0];
     if (slot < 0) continue;
     taken[static_cast<size_t>(slot)] = true;
-    stamp[slot] = of.often ? stamp[slot] + 1 : now;
+    stamp[slot] = of.often ? std::min(stamp[slot] + 1, kMost) : now;
   }
   for (int64_t k = 0; k < of.top; ++k) {
     if (picks[4 * k] >= 0) continue;
@@ -157,25 +159,36 @@ struct Route {
   int slots;
 };
 
+// Returns how many blocks are a cluster that computes all scores. 1 means that each expert has a
+// block of its own: many weights have no room beside the kernel before.
+int cluster_of(const Inputs& of) {
+  constexpr int64_t kCluster = 8, kMostWeights = 48;  // of a thread
+  const int64_t steps = (of.columns() / 4 + kTokenRouteThreads - 1) / kTokenRouteThreads;
+  const bool fits = of.experts() % kCluster == 0 && of.experts() / kCluster * steps * 4 <= kMostWeights;
+  return fits && cuda().chip(of.weight.device().index()).capability >= 90 ? kCluster : 1;
+}
+
 std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
   TORCH_CHECK(of.weight.scalar_type() == at::kFloat && of.columns() % 4 == 0 && of.columns() <= kMostColumns && of.experts() <= kMostExperts &&
                   cuda().chip(of.weight.device().index()).capability >= 80,
               kOperator, ": weight is ", of.weight.scalar_type(), " ", of.weight.sizes(), ", and the kernel takes float32, up to ", kMostExperts,
               " experts, and a multiple of 4 columns up to ", kMostColumns, ", on compute capability 8.0");
+  const int cluster = cluster_of(of);
   const CudaProgram& program = variant_of(
-      std::tuple(of.columns(), of.experts(), of.top, is_defined(of.norm), of.offset, of.of_top, of.often, static_cast<int>(edge)), [&] {
+      std::tuple(of.columns(), of.experts(), of.top, is_defined(of.norm), of.offset, of.of_top, of.often, cluster, static_cast<int>(edge)), [&] {
         return Variant{"a router of " + std::to_string(of.experts()) + " experts",
                        "\n" + define("THREADS", kTokenRouteThreads) + define("COLUMNS", of.columns()) + define("EXPERTS", of.experts()) + define("TOP", of.top) + define("NORM", is_defined(of.norm)) +
-                           define("OFFSET", of.offset) + define("OF_TOP", of.of_top) + define("OFTEN", of.often) + define("EDGE", edge) + kEdgesText,
-                       kTokenRouteText, /*fused_multiply_add=*/true};
+                           define("OFFSET", of.offset) + define("OF_TOP", of.of_top) + define("OFTEN", of.often) + define("CLUSTER", cluster) + define("EDGE", edge) + kEdgesText,
+                       (cluster > 1 ? std::string(kTokenBarrierText) : std::string()) + kTokenRouteText, /*fused_multiply_add=*/true};
       });
-  at::Tensor scores = at::empty({of.experts()}, of.weight.options()), picks = at::empty({of.top, 4}, of.weight.options().dtype(at::kInt)),
+  at::Tensor scores = at::empty({cluster > 1 ? 0 : of.experts()}, of.weight.options()), picks = at::empty({of.top, 4}, of.weight.options().dtype(at::kInt)),
              shares = at::empty({of.top}, of.weight.options());
   Route r{of.input.const_data_ptr(), of.weight.const_data_ptr(), read(of.bias), read(of.norm), scores.mutable_data_ptr(), of.arrived.mutable_data_ptr(),
           is_defined(of.table) ? of.table->mutable_data_ptr() : nullptr, is_defined(of.counts) ? of.counts->mutable_data_ptr() : nullptr,
           picks.mutable_data_ptr(), shares.mutable_data_ptr(), static_cast<float>(of.eps), static_cast<int>(of.slots())};
   void* arguments[] = {&r};
-  cuda().launch(program, "token_route", images::stream_of(of.weight), static_cast<unsigned>(of.experts()), kTokenRouteThreads, arguments, 0, start_of(edge));
+  cuda().launch(program, "token_route", images::stream_of(of.weight), static_cast<unsigned>(cluster > 1 ? cluster : of.experts()), kTokenRouteThreads, arguments, 0, start_of(edge),
+                static_cast<unsigned>(cluster));
   return {picks, shares};
 }
 

@@ -1,7 +1,11 @@
-// The CUDA text of token_route. The text of edges.h comes before it.
+// The CUDA text of token_route. The text of edges.h comes before it, and with a CLUSTER that of
+// token_barrier_cuda.h.
 //
 // A block computes the score of one expert. Its weights are asked for before the wait. The block
 // that arrives last finds the top of all scores, in one warp, while the others fetch the table.
+//
+// Few experts are shared out to one cluster. Its blocks push their scores to the first one, which
+// takes half as long as an arrival in global memory and the loads behind it.
 //
 // The text is compiled for one set of these macros:
 //
@@ -13,6 +17,7 @@
 //   OFFSET   what is added to its weights
 //   OF_TOP   1: the softmax is over the top scores
 //   OFTEN    1: the slot that was picked least often is given up
+//   CLUSTER  the number of blocks, which are a cluster, each with EXPERTS / CLUSTER experts; else 1
 #pragma once
 
 namespace ct {
@@ -59,33 +64,32 @@ __device__ __forceinline__ int4 find_slots(const Route& r, int* held, int expert
   const int lane = threadIdx.x % 32, clock = EXPERTS + 2 * r.slots;
   int *const slot_of = held, *const owner = slot_of + EXPERTS, *const stamp = owner + r.slots;
   const auto set = [&](int* at, int value) { *at = value, r.table[at - held] = value; };
-  const int now = held[clock] + 1;
+  constexpr int kTaken = 0x7FFFFFFF;  // in shared memory alone: the stamp of a slot that this token uses
+  const int now = held[clock] == kTaken - 1 ? -kTaken : held[clock] + 1;
   int slot = lane < TOP ? slot_of[expert] : -1;
   const unsigned here = __ballot_sync(kAll, lane < TOP && slot >= 0);
-  if (lane < TOP && slot >= 0) set(stamp + slot, OFTEN ? stamp[slot] + 1 : now);
+  if (lane < TOP && slot >= 0) {
+    set(stamp + slot, OFTEN ? min(stamp[slot] + 1, kTaken - 1) : now);
+    stamp[slot] = kTaken;
+  }
   __syncwarp();
-  int taken[TOP];  // slots that this token uses
-#pragma unroll
-  for (int k = 0; k < TOP; ++k) taken[k] = __shfl_sync(kAll, slot, k);
-#pragma unroll
+#pragma unroll 1
   for (int k = 0; k < TOP; ++k) {
     if (here >> k & 1) continue;
-    int best = 0x7FFFFFFF, at = 0x7FFFFFFF;
+    int best = kTaken, at = kTaken;
+#pragma unroll 1
     for (int i = lane; i < r.slots; i += 32) {
-      bool used = false;
-#pragma unroll
-      for (int j = 0; j < TOP; ++j) used |= taken[j] == i;
-      if (!used && (at == 0x7FFFFFFF || stamp[i] < best)) best = stamp[i], at = i;
+      if (stamp[i] < best) best = stamp[i], at = i;
     }
     const int least = __reduce_min_sync(kAll, best);
-    at = __reduce_min_sync(kAll, best == least ? at : 0x7FFFFFFF);
-    taken[k] = at;
+    at = __reduce_min_sync(kAll, best == least ? at : kTaken);
     const int in = __shfl_sync(kAll, expert, k);
     if (lane == 0) {
       if (owner[at] >= 0) set(slot_of + owner[at], -1);
       set(owner + at, in);
       set(slot_of + in, at);
       set(stamp + at, OFTEN ? 1 : now);
+      stamp[at] = kTaken;
     }
     if (lane == k) slot = at;
     __syncwarp();
@@ -99,13 +103,14 @@ __device__ __forceinline__ int4 find_slots(const Route& r, int* held, int expert
 }
 
 // Finds the top of all scores, and writes their shares. Returns the expert that is the k-th in lane
-// k. One warp runs it.
-__device__ __forceinline__ int find_top(const Route& r) {
+// k. One warp runs it. `score_at` returns the score of an expert.
+template <typename F>
+__device__ __forceinline__ int find_top(const Route& r, const F& score_at) {
   constexpr int kOwn = (EXPERTS + 31) / 32;
   const int lane = threadIdx.x % 32;
   unsigned own[kOwn];  // keys; what was taken becomes 0
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) own[i] = i * 32 + lane < EXPERTS ? key_of(__ldcg(r.scores + i * 32 + lane)) : 0;
+  for (int i = 0; i < kOwn; ++i) own[i] = i * 32 + lane < EXPERTS ? key_of(score_at(i * 32 + lane)) : 0;
   float all = 0;  // the sum of the softmax over all scores
   if (!OF_TOP) {
     unsigned most = 0;
@@ -118,6 +123,7 @@ __device__ __forceinline__ int find_top(const Route& r) {
   }
   unsigned mine = 0;
   int expert = 0;
+#pragma unroll 1
   for (int k = 0; k < TOP; ++k) {
     unsigned best = 0;
     int at = 0x7FFFFFFF;
@@ -139,6 +145,84 @@ __device__ __forceinline__ int find_top(const Route& r) {
   return expert;
 }
 
+#if CLUSTER > 1
+constexpr int kOwn = EXPERTS / CLUSTER, kWide = kOwn > 8 ? 16 : kOwn > 4 ? 8 : kOwn > 2 ? 4 : kOwn;  // a power of two
+static_assert(kOwn <= 16 && EXPERTS % CLUSTER == 0, "a thread has weights of each expert of its block");
+
+// Adds up kWide numbers over the lanes of a warp. Number i ends in lane i * 32 / kWide.
+__device__ __forceinline__ float sums_of_warp(float (&v)[kWide]) {
+  const int lane = threadIdx.x % 32;
+  int distance = 16;
+#pragma unroll
+  for (int half = kWide / 2; half > 0; half /= 2, distance /= 2) {
+    const bool upper = (lane & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) v[i] = (upper ? v[i + half] : v[i]) + __shfl_xor_sync(kAll, upper ? v[i] : v[i + half], distance);
+  }
+#pragma unroll
+  for (distance = 16 / kWide; distance > 0; distance /= 2) v[0] += __shfl_xor_sync(kAll, v[0], distance);
+  return v[0];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r) {
+  __shared__ int held[3 * EXPERTS + 1];  // the table
+  __shared__ float scores[EXPERTS], dots[kWarps][kWide], squares[kWarps];
+  __shared__ unsigned long long of_pushed;
+  const Barrier pushed{address_of(&of_pushed)};
+  begin();
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, first = blockIdx.x * kOwn;
+  expect_pushes(pushed, sizeof scores);
+  float4 w[kOwn][kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = (i * THREADS + thread) * 4;
+    float4 n = make_float4(1, 1, 1, 1);
+    if (NORM && at < COLUMNS) n = __ldcg(reinterpret_cast<const float4*>(r.norm + at));
+    if (NORM) n.x += OFFSET, n.y += OFFSET, n.z += OFFSET, n.w += OFFSET;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      float4& of = w[k][i] = make_float4(0, 0, 0, 0);
+      if (at < COLUMNS) of = __ldcg(reinterpret_cast<const float4*>(r.weight + static_cast<size_t>(first + k) * COLUMNS + at));
+      of.x *= n.x, of.y *= n.y, of.z *= n.z, of.w *= n.w;
+    }
+  }
+  const float bias = r.bias == nullptr || thread >= kOwn ? 0 : __ldcg(r.bias + first + thread);
+  await_first();
+  wait();
+  float sums[kWide] = {}, square = 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = (i * THREADS + thread) * 4;
+    const float4 v = at < COLUMNS ? __ldcg(reinterpret_cast<const float4*>(r.input + at)) : make_float4(0, 0, 0, 0);
+    square = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, square))));
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) sums[k] = fmaf(w[k][i].x, v.x, fmaf(w[k][i].y, v.y, fmaf(w[k][i].z, v.z, fmaf(w[k][i].w, v.w, sums[k]))));
+  }
+  const float sum = sums_of_warp(sums);
+  square = sum_of_warp(square);
+  if (lane % (32 / kWide) == 0) dots[warp][lane / (32 / kWide)] = sum;
+  if (lane == 0) squares[warp] = square;
+  if (blockIdx.x == 0 && r.table != nullptr) {
+#pragma unroll 1
+    for (int i = thread; i < EXPERTS + 2 * r.slots + 1; i += THREADS) held[i] = __ldcg(r.table + i);
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  if (lane < kOwn) {
+    float dot = square = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) dot += dots[i][lane], square += squares[i];
+    if (NORM) dot *= rsqrtf(square / COLUMNS + r.eps);
+    push_to_first(dot + bias, scores + first + lane, pushed);
+  }
+  if (blockIdx.x != 0) return;
+  wait_for_pushes(pushed);
+  __syncwarp();
+  const int expert = find_top(r, [&](int i) { return scores[i]; });
+  const int4 pick = r.table != nullptr ? find_slots(r, held, expert) : make_int4(expert, -1, expert, 0);
+  if (lane < TOP) r.picks[lane] = pick;
+}
+#else
 extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r) {
   __shared__ int held[3 * EXPERTS + 1];  // the table
   __shared__ float dots[kWarps], squares[kWarps];
@@ -186,15 +270,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
   if (!last) return;
   if (thread == 0) *r.arrived = 0;
   if (r.table != nullptr) {
+#pragma unroll 1
     for (int i = thread; i < EXPERTS + 2 * r.slots + 1; i += THREADS) held[i] = __ldcg(r.table + i);
   }
   int expert = 0;
-  if (warp == 0) expert = find_top(r);
+  if (warp == 0) expert = find_top(r, [&](int i) { return __ldcg(r.scores + i); });
   __syncthreads();
   if (warp != 0) return;
   const int4 pick = r.table != nullptr ? find_slots(r, held, expert) : make_int4(expert, -1, expert, 0);
   if (lane < TOP) r.picks[lane] = pick;
 }
+#endif
 )cuda";
 
 }  // namespace ct
