@@ -71,7 +71,7 @@ func TestPack4(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	magnitudes := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	r := rand.New(rand.NewPCG(1, 1))
-	for _, columns := range []int64{32, 96, 768, 2880, 3712, 3744, 14336} {
+	for _, columns := range []int64{32, 96, 768, 2880, 4096, 4128, 14336} {
 		const rows = 3
 		codes, scales := make([]byte, rows*columns/2), make([]byte, rows*columns/32)
 		for i := range codes {
@@ -245,6 +245,50 @@ func TestTokenExperts_NaN(t *testing.T) {
 	})
 }
 
+// The times of slots wrap, and the counts of uses stay. A slot of this token is not given up.
+func TestTokenRoute_Wraps(t *testing.T) {
+	const experts, slots, most = 8, 3, math.MaxInt32 - 1
+	for _, often := range []bool{false, true} {
+		torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+			x = x.NoGrad()
+			table := FromSlice(x, []int32{0, 1, 2, -1, -1, -1, -1, -1, 0, 1, 2, most, most, most, most})
+			counts, arrived := x.Zeros(Int64, 2), x.Zeros(Int32, 1)
+			for token, top := range [][]float32{{1, 0, 0, 2, 0, 0, 0, 0}, {1, 0, 0, 0, 2, 0, 0, 0}} {
+				results := x.Call("streamtorch::token_route", FromSlice(x, []float32{1, 0, 0, 0}, 1, 4), x.Mul(FromSlice(x, top, experts, 1), x.Ones(Float32, 1, 4)), nil, nil, 0.0, false, 2, true,
+					arrived, "full", table, counts, often)
+				picks := ToSlice[int32](x, results[0].(*Tensor))
+				if want := int32(3 + token); picks[1] != want || picks[0] != 1 && picks[0] != 2 || picks[4] != 0 || picks[5] != -1 {
+					t.Errorf("often %v: picks are %v, want expert %d in slot 1 or 2, and expert 0 in slot 0", often, picks, want)
+				}
+			}
+			for i, v := range ToSlice[int32](x, table)[experts+slots:] {
+				if v == math.MaxInt32 || !often && i == slots && v > -most {
+					t.Errorf("often %v: stamp %d is %d", often, i, v)
+				}
+			}
+		})
+	}
+}
+
+// A column that is not finite reaches all results of codes of 4 bits.
+func TestTokenLinear_Codes4NotFinite(t *testing.T) {
+	for _, form := range []string{"mxfp4", "int4"} {
+		for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			torchtest.Do(t, torchtest.Device(), func(x *Exec) {
+				x = x.NoGrad()
+				n := &tokenNumbers{Rand: rand.New(rand.NewPCG(3, 3)), x: x, narrow: BFloat16, codes4: form}
+				input := n.narrows(1, 1, 96)
+				x.FillInPlace(x.Narrow(input, 1, 70, 1), v)
+				for i, got := range float32s(x, x.Call1("streamtorch::token_linear", input, n.randomCodes4(0.1, 20, 96), nil, nil, 0.0, false, "float", nil, nil, nil, nil, "full", []int64{}, nil, BFloat16, form)) {
+					if !math.IsNaN(float64(got)) && !math.IsInf(float64(got), 0) {
+						t.Errorf("%s, %v: result %d is %v", form, v, i, got)
+					}
+				}
+			})
+		}
+	}
+}
+
 // Both operators name what they do not take.
 func TestTokenExperts_Refused(t *testing.T) {
 	for _, c := range []struct {
@@ -297,9 +341,9 @@ func TestTokenExperts_Refused(t *testing.T) {
 // of all experts at each step, also with as few slots as picks.
 func TestTokenExperts_Slots(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	const experts, top, width, inner = 12, 3, 64, 32
+	const experts, top, width, inner = 16, 3, 64, 32
 	for _, often := range []bool{false, true} {
-		for i, slots := range []int64{3, 5, 12, 3, 5, 12, 3, 5, 12} {
+		for i, slots := range []int64{3, 5, 16, 3, 5, 16, 3, 5, 16} {
 			codes4 := []string{"", "mxfp4", "int4"}[i/3]
 			t.Run(fmt.Sprintf("%d slots, often %v, %s", slots, often, codes4), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(8, uint64(slots)))

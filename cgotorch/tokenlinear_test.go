@@ -221,7 +221,7 @@ func TestTokenLinear_Codes4(t *testing.T) {
 		for j, epilogue := range []string{"", "float", "add", "silu", "gelu_tanh"} {
 			codes4 := []string{"mxfp4", "int4"}[(i+j)%2]
 			t.Run(fmt.Sprintf("%d/%s/%s", k, epilogue, codes4), func(t *testing.T) {
-				most := map[string]float64{"float": 3e-5, "add": 3e-5}[epilogue]
+				most := map[string]float64{"float": 2e-4, "add": 2e-4}[epilogue] // a column of the input errs by 2^-16 of the largest of 32
 				if most == 0 {
 					most = 0.006 // the results are rounded
 				}

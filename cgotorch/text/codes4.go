@@ -28,14 +28,17 @@ func hasCodes4(quantize string) bool { return quantize == mxfp4 || quantize == i
 
 // packed4 returns the shape of the packed codes of a matrix, as csrc/kernels/codes4.h has it.
 func packed4(form string, rows, columns int) [2]int {
-	const most = 3712
+	const most = 4096
 	segments := (columns + most - 1) / most
 	width := ((columns+segments-1)/segments + 127) / 128 * 128
 	bytes := width/2 + width/32
 	if form == int4 {
 		bytes += width / 32
 	}
-	return [2]int{segments * rows, (bytes + 15) / 16 * 16}
+	if bytes = (bytes + 15) / 16 * 16; bytes%128 == 0 {
+		bytes += 16
+	}
+	return [2]int{segments * rows, bytes}
 }
 
 // takesCodes4 fails if a model has no experts that may have weights of 4 bits in this form.

@@ -11,13 +11,9 @@
 // float64 on CUDA it waits for the device.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/bitwise_and.h>
-#include <ATen/ops/bitwise_left_shift.h>
-#include <ATen/ops/bitwise_right_shift.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -37,30 +33,8 @@
 namespace ct {
 namespace {
 
-// Where a word has the sign and the magnitude of its codes 0 to 3: the lowest bits.
-constexpr int kSigns[] = {15, 7, 8, 0}, kMagnitudes[] = {9, 1, 4, 12};
-
-// Returns words of eight codes, from the first in the lowest bits, in the order of codes4.h, for
-// mxfp4.
-at::Tensor in_order(const at::Tensor& words) {
-  at::Tensor made = at::zeros_like(words);
-  const auto move = [&](int from, int to, int64_t bits) {
-    const at::Tensor moved = to < from ? at::bitwise_right_shift(words, from - to) : at::bitwise_left_shift(words, to - from);
-    made.bitwise_or_(at::bitwise_and(moved, at::Scalar(static_cast<int64_t>(static_cast<int32_t>((bits << to) * 0x10001)))));
-  };
-  for (int i = 0; i < 4; ++i) {
-    move(4 * i + 3, kSigns[i], 1);
-    move(4 * i, kMagnitudes[i], 7);
-  }
-  return made;
-}
-
 // Returns the k-th code of a word.
-int code_of(uint32_t word, int k, Form4 form) {
-  if (form == kInt4) return static_cast<int>(word >> 4 * k & 15);
-  const uint32_t half = word >> 16 * (k / 4);
-  return static_cast<int>((half >> kSigns[k % 4] & 1) << 3 | (half >> kMagnitudes[k % 4] & 7));
-}
+int code_of(uint32_t word, int k) { return static_cast<int>(word >> 4 * k & 15); }
 
 at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_view name) {
   constexpr char kOperator[] = "streamtorch::pack4";
@@ -73,9 +47,7 @@ at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_v
   const int64_t rows = scales.size(-2), groups = scales.size(-1), width = form == kInt4 ? 2 : 1;  // bytes of a scale
   const Segments s(32 * groups, form);
   const int64_t in_segment = s.columns / 32, padding = s.count * in_segment - groups;
-  at::Tensor words = at::constant_pad_nd(codes.reshape({-1, 16 * groups}), {0, 16 * padding}).view(at::kInt);
-  if (form == kMxfp4) words = in_order(words);
-  const at::Tensor all = words.view(at::kByte).view({-1, rows, s.count, 16 * in_segment});
+  const at::Tensor all = at::constant_pad_nd(codes.reshape({-1, 16 * groups}), {0, 16 * padding}).view({-1, rows, s.count, 16 * in_segment});
   const at::Tensor bytes = at::constant_pad_nd(scales.reshape({-1, groups}), {0, padding}).view(at::kByte).view({-1, rows, s.count, width * in_segment});
   const at::Tensor packed = at::constant_pad_nd(at::cat({all, bytes}, 3), {0, s.bytes - (16 + width) * in_segment});
   std::vector<int64_t> shape = scales.sizes().vec();
@@ -98,19 +70,14 @@ float number_of(int code, const uint8_t* scales, int64_t group, Form4 form) {
 
 // FORM is 3 for mxfp4 and 4 for int4.
 constexpr char kSource[] = R"cuda(
-constexpr int kSigns[] = {15, 7, 8, 0}, kMagnitudes[] = {9, 1, 4, 12};  // as in C++
-
-// Returns the codes i and i + 4 of a word as numbers.
-template <int i>
-__device__ __forceinline__ float2 numbers(unsigned word) {
+// Returns the k-th code of a word as a number.
+__device__ __forceinline__ float number(unsigned word, int k) {
+  const int code = word >> 4 * k & 15u;
 #if FORM == 4
-  return make_float2(static_cast<int>(word >> 4 * i & 15u) - 8, static_cast<int>(word >> (16 + 4 * i) & 15u) - 8);
+  return code - 8;
 #else
-  constexpr unsigned kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
-  const unsigned pair = ((kMagnitudes[i] < 9 ? word << (9 - kMagnitudes[i]) : word >> (kMagnitudes[i] - 9)) & kMagnitude) | (word << (15 - kSigns[i]) & kSign);
-  float2 made;  // float16 times 2^14
-  asm("{\n.reg .f16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}" : "=f"(made.x), "=f"(made.y) : "r"(pair));
-  return make_float2(made.x * 16384, made.y * 16384);
+  const float magnitude = __uint_as_float((code & 7) << 22) * 8.5070591730234616e37f;  // e2m1 is float32 times 2^-126
+  return code & 8 ? -magnitude : magnitude;
 #endif
 }
 
@@ -132,8 +99,9 @@ extern "C" __global__ void __launch_bounds__(256) unpack4(const unsigned char* p
       const unsigned char* const from = packed + ((matrix * segments + column / in_segment) * rows + row) * bytes;
       const unsigned codes = *reinterpret_cast<const unsigned*>(from + at / 2);
       const float scale = scale_of(from + in_segment / 2, at / 32);
-      const float2 v[] = {numbers<0>(codes), numbers<1>(codes), numbers<2>(codes), numbers<3>(codes)};
-      const float all[] = {v[0].x * scale, v[1].x * scale, v[2].x * scale, v[3].x * scale, v[0].y * scale, v[1].y * scale, v[2].y * scale, v[3].y * scale};
+      float all[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) all[k] = number(codes, k) * scale;
       DTYPE::Raw* const to = out + i * columns + column;
       if (columns % 8 == 0) {
         *reinterpret_cast<Vector<DTYPE, 8>*>(to) = narrow<DTYPE>(all);
@@ -188,7 +156,7 @@ at::Tensor numbers4(const at::Tensor& packed, int64_t columns, Form4 form, at::S
       const int64_t at = column % s.columns;
       uint32_t word = 0;
       std::memcpy(&word, segment + at / 8 * 4, sizeof word);
-      *to++ = number_of(code_of(word, static_cast<int>(at % 8), form), segment + s.columns / 2, at / 32, form);
+      *to++ = number_of(code_of(word, static_cast<int>(at % 8)), segment + s.columns / 2, at / 32, form);
     }
   }
   return out.to(packed.device(), dtype).view(shape);

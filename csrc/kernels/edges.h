@@ -53,8 +53,8 @@ inline Edge edge_of(const char* op, std::string_view name, c10::Device device) {
 inline CudaStart start_of(Edge edge) { return edge == kFullEdge ? CudaStart::kBehind : CudaStart::kProgrammatic; }
 
 // What the text of a kernel calls, compiled with the macro EDGE, the number of its edge. Each
-// thread calls `begin` first. It calls `wait` before it reads what kernels since the last full edge
-// wrote, and before it writes.
+// thread calls `begin` before it reads memory of the device. It calls `wait` before it reads what
+// kernels since the last full edge wrote, and before it writes there.
 inline constexpr char kEdgesText[] = R"cuda(
 __device__ __forceinline__ void begin() {
 #if EDGE == 2

@@ -13,7 +13,7 @@ static_assert(WIDTH % 256 == 0, "a warp multiplies 256 columns at a time");
 extern "C" __global__ void __launch_bounds__(160) token_linear_boxes(const Linear l, const __grid_constant__ Map map) {
   extern __shared__ __align__(128) unsigned char shared[];
   const Shared s(shared, l, kWarps);
-  if (!begin_block<kWarps>(l, map, s)) return;
+  if (!begin_block<kWarps>(l, map, s, nullptr)) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int pairs = pairs_of(l);
   Place from;
@@ -21,8 +21,8 @@ extern "C" __global__ void __launch_bounds__(160) token_linear_boxes(const Linea
     const int pair = group * kWarps + warp;
     const Pair of(l, pair);
     float a[2] = {0, 0}, b[2] = {0, 0};
-    float2 add = make_float2(0, 0);
-    if (lane == 0 && pair < pairs) add = of.addends(l);
+    Addends add;
+    if (lane == 0 && pair < pairs) add = of.addends(l, l.bias);
     for (int box = 0; box < BOXES; ++box) {
       Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
       const Raw* const first = reinterpret_cast<const Raw*>(s.ring + from.stage * kBoxBytes) + warp * (kTwoMatrices ? 1 : 2) * WIDTH;
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(160) token_linear_boxes(const Linea
       from.advance(l.stages);
     }
     const float sum_a = sum_of_warp(a[0] + a[1]), sum_b = sum_of_warp(b[0] + b[1]);
-    if (lane == 0 && pair < pairs) of.write(l, sum_a, sum_b, add);
+    if (lane == 0 && pair < pairs) of.write(l, sum_a, sum_b, add.sum());
   }
 }
 )cuda";

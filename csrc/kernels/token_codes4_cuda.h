@@ -6,21 +6,35 @@
 // into slots on the way as in token_experts_cuda.h. A box has 16 rows, and a row of it has the
 // codes of WIDTH columns, and behind them the scale of each 32 columns: see codes4.h.
 //
-// A code is exact in float16. Each lane has 32 columns of two rows, the columns of one scale. The
-// four lanes of a row have four scales, so their sums may not meet. A lane multiplies its columns
-// with two columns of the matrix B of m16n8k16 that are zeros for the other lanes: the high and the
-// low part of the input. So a lane ends with the sums of its own columns, and multiplies them with
-// its scale in float32.
+// Tensor cores multiply codes with integers: Note [Integers of the input] in token_linear_cuda.h.
+// Each lane has 32 columns of two rows, the columns of one scale. The four lanes of a row have four
+// scales, so their sums may not meet. A lane multiplies its columns with two columns of the matrix
+// B of m16n8k32 that are zeros for the other lanes: the high and the low parts of the input. So a
+// lane ends with the sums of its own columns, and multiplies them with its scales in float32.
+//
+// The text is compiled for one more macro:
+//
+//   WARPS  that multiply: warps4 in token_product.h
 #pragma once
 
 namespace ct {
 
 inline constexpr char kTokenCodes4Text[] = R"cuda(
-constexpr int kRows = 2 * PAIRS, kLines = WIDTH / 128, kWarps = kLines > 16 ? (kLines + 1) / 2 : 8;  // as warps4
-constexpr int kRounds = (kLines + kWarps - 1) / kWarps;  // at most two
-constexpr int kLeastBlocks = kWarps == 8 ? 2 : 1;        // of a multiprocessor: those of the next kernel begin early
+constexpr int kRows = 2 * PAIRS, kLines = WIDTH / 128, kWarps = WARPS;
+constexpr int kUnits = TOGETHER * kLines, kRounds = (kUnits + kWarps - 1) / kWarps;  // a unit is a line of a box's rows
+constexpr bool kSame = BOXES == 1 && PICKS != 2 && kRounds <= 3;  // all boxes have one input, which stays in registers
 constexpr int kHeld = 8;  // turns whose sums wait in shared memory: then the warps meet
 static_assert(PAIRS == 8 && WIDTH % 128 == 0, "a warp multiplies 16 rows of 128 columns at a time");
+static_assert(TOGETHER == 1 || BOXES == 1, "inputs of boxes that are together lie behind each other");
+
+// Returns the row of a box that is row g of the product, of the first eight. Eight lanes load 64
+// bytes of two rows at once: of rows whose banks differ.
+__device__ __forceinline__ int row_of(int g) {
+  constexpr int kChunks = kLine / 16;
+  if (kChunks % 2 != 0) return g / 2 + g % 2 * 4;
+  if (kChunks % 4 != 0) return g / 4 * 4 + g / 2 % 2 + g % 2 * 2;
+  return g;
+}
 
 // Writes a box from shared memory into a slot. One thread runs it.
 __device__ __forceinline__ void fill(const Linear& l, const Boxes& boxes, const unsigned char* from, int box, int group, int slot) {
@@ -36,169 +50,200 @@ __device__ __forceinline__ void fill(const Linear& l, const Boxes& boxes, const 
 }
 
 #if CODES == 3
-constexpr float kUnit = 1.f / 16384;  // of the numbers
+constexpr float kUnit = 0.5f;  // of the numbers that are multiplied
 
-// Returns the codes i and i + 4 of a word as numbers in float16, times 2^-14.
-template <int i>
-__device__ __forceinline__ unsigned numbers(unsigned word) {
-  constexpr unsigned kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
-  if (i < 2) return (word << 8 * i) & (kMagnitude | kSign);
-  return ((i == 2 ? word << 5 : word >> 3) & kMagnitude) | (word << (i == 2 ? 7 : 15) & kSign);
-}
-
-// Returns the power of two of 32 columns, the t-th of a line. 255 is NaN. For 0 it is 0: 2^-127 is
-// too small for what is multiplied here.
-using Scales = unsigned;
-__device__ __forceinline__ float scale_of(Scales scales, int t) {
-  const unsigned scale = __byte_perm(scales, 0, 0x4440 | t);
-  return __uint_as_float(scale == 255 ? 0x7FC00000u : scale << 23);
-}
+// The power of two of 32 columns. 255 is NaN. 0 becomes 0: 2^-127 is too small for what is
+// multiplied here.
+using Scale = unsigned char;
+__device__ __forceinline__ float widen_scale(Scale scale) { return __uint_as_float(scale == 255 ? 0x7FC00000u : static_cast<unsigned>(scale) << 23); }
 #else
 constexpr float kUnit = 1;
 
-// Returns the codes i and i + 4 of a word as numbers in float16.
-template <int i>
-__device__ __forceinline__ unsigned numbers(unsigned word) {
-  // The bits of a number from 1024 to 2047 end in those of an integer: here the code, or 16 times
-  // it.
-  unsigned pair = ((i < 2 ? word : word >> 8) & (i % 2 == 0 ? 0x000F000Fu : 0x00F000F0u)) | 0x64006400u;
-  const unsigned times = i % 2 == 0 ? 0x3C003C00u : 0x2C002C00u, minus = i % 2 == 0 ? 0xE408E408u : 0xD480D480u;  // 1 and -1032, 1/16 and -72
-  asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(times), "r"(minus));
-  return pair;
-}
-
-// Returns the scale of 32 columns, the t-th of a line.
-using Scales = uint2;
-__device__ __forceinline__ float scale_of(Scales scales, int t) {
-  const unsigned two = t < 2 ? scales.x : scales.y;
-  return __uint_as_float(t % 2 == 0 ? two << 16 : two & 0xFFFF0000u);
-}
+using Scale = unsigned short;  // of 32 columns
+__device__ __forceinline__ float widen_scale(Scale scale) { return BFloat16::widen(scale); }
 #endif
 
-// Adds the products of two numbers in each of a lane's two rows, and of four inputs, to `sums`, or
-// begins these.
-template <bool begins>
-__device__ __forceinline__ void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned x0, unsigned x1) {
-  if (begins) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
-        : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1), "f"(0.f));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x0), "r"(x1));
-  }
+// Adds the products of four codes in each of a lane's two rows, twice, and of eight inputs to
+// `sums`.
+__device__ __forceinline__ void multiply(int (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 x) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(x.x), "r"(x.y));
 }
 
-// Adds the products of a lane's eight columns, a word of two rows each.
-template <bool begins>
-__device__ __forceinline__ void add_word(float (&sums)[4], unsigned first, unsigned second, const uint4& x) {
-  multiply<begins>(sums, numbers<0>(first), numbers<0>(second), numbers<1>(first), numbers<1>(second), x.x, x.y);
-  multiply<false>(sums, numbers<2>(first), numbers<2>(second), numbers<3>(first), numbers<3>(second), x.z, x.w);
+// The bytes that codes of mxfp4 become, twice their numbers: four here, and four in `numbers`.
+constexpr unsigned kFirstFour = 0x03020100u;
+
+// Returns four codes of mxfp4 as bytes. One whose highest bit is set becomes 0. `first_four` is
+// kFirstFour in a register: the compiler would copy a constant each time.
+__device__ __forceinline__ unsigned numbers(unsigned codes, unsigned first_four) {
+  unsigned made;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(made) : "r"(first_four), "r"(0x0C080604u), "r"(codes));
+  return made;
+}
+
+// The products of a unit in a lane's two rows, g and g + 8.
+struct Products {
+  int sums[2][4] = {};  // in mxfp4 those of positive and of negative numbers
+
+  // Adds those of a word of each row, the i-th.
+  __device__ __forceinline__ void add(int i, unsigned first, unsigned second, uint2 x, unsigned first_four) {
+#if CODES == 3
+    const auto number = [&](unsigned codes) { return numbers(codes, first_four); };
+    multiply(sums[0], number(first), number(second), number(first >> 16), number(second >> 16), x);
+    first ^= 0x88888888u, second ^= 0x88888888u;
+    multiply(sums[1], number(first), number(second), number(first >> 16), number(second >> 16), x);
+#else
+    constexpr unsigned kCodes = 0x0F0F0F0Fu;
+    multiply(sums[i % 2], first & kCodes, second & kCodes, first >> 4 & kCodes, second >> 4 & kCodes, x);
+#endif
+  }
+
+  // Returns the sum of a row, 0 or 1.
+  __device__ __forceinline__ float of(int row, Group group) const {
+    const int high = 2 * row, low = 2 * row + 1;
+#if CODES == 3
+    const int sum = (sums[0][high] - sums[1][high]) * 256 + (sums[0][low] - sums[1][low]);
+#else
+    const int sum = (sums[0][high] + sums[1][high]) * 256 + (sums[0][low] + sums[1][low]) - group.eight;
+#endif
+    return static_cast<float>(sum) * group.scale;
+  }
+};
+
+// Adds a unit's products of two rows to `sums`. `row` is that of the first one in the box.
+__device__ __forceinline__ void add_unit(float2& sums, const unsigned char* row, int line, const uint4 (&x)[2], Group group, float share, unsigned first_four) {
+  const int t = threadIdx.x % 4;
+  const unsigned char* const other = row + 8 * kLine;
+  const uint4 first = *reinterpret_cast<const uint4*>(row + line * 64 + t * 16), second = *reinterpret_cast<const uint4*>(other + line * 64 + t * 16);
+  const int of_scale = WIDTH / 2 + (line * 4 + t) * static_cast<int>(sizeof(Scale));
+  const Scale first_scale = *reinterpret_cast<const Scale*>(row + of_scale), second_scale = *reinterpret_cast<const Scale*>(other + of_scale);
+  Products products;
+  products.add(0, first.x, second.x, make_uint2(x[0].x, x[0].y), first_four);
+  products.add(1, first.y, second.y, make_uint2(x[0].z, x[0].w), first_four);
+  products.add(2, first.z, second.z, make_uint2(x[1].x, x[1].y), first_four);
+  products.add(3, first.w, second.w, make_uint2(x[1].z, x[1].w), first_four);
+  sums.x = fmaf(products.of(0, group), share * widen_scale(first_scale), sums.x);
+  sums.y = fmaf(products.of(1, group), share * widen_scale(second_scale), sums.y);
 }
 
 // Loads 16 bytes of shared memory in lanes in which `loads` is true. In others `to` stays.
 __device__ __forceinline__ void load_if(bool loads, uint4& to, unsigned from) {
   asm volatile("{\n.reg .pred loads;\nsetp.ne.s32 loads, %4, 0;\n@loads ld.shared.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
                : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
-               : "r"(static_cast<int>(loads)), "r"(from)
-               : "memory");
+               : "r"(static_cast<int>(loads)), "r"(from));
 }
 
-extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), kLeastBlocks) token_codes4(const Linear l, const __grid_constant__ Boxes boxes) {
+// Reports whether the block is the first of its cluster, which writes the results.
+__device__ __forceinline__ bool is_first() { return SPLIT == 1 || blockIdx.x % SPLIT == 0; }
+
+#if SPLIT > 1
+static_assert(SPLIT == 2, "the second block pushes its sums to the first one");
+
+// Returns the sum of both blocks of the cluster in the first one. A block has at most kHeld turns,
+// so each of the first threads calls it once.
+__device__ __forceinline__ float2 sum_of_cluster(float2 own, float2* of_other, Barrier pushed) {
+  if (!is_first()) {
+    push_to_first(own, of_other, pushed);
+    return own;
+  }
+  wait_for_pushes(pushed);
+  return make_float2(own.x + of_other->x, own.y + of_other->y);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 2) token_codes4(const Linear l, const __grid_constant__ Boxes boxes) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[2][kHeld][kWarps][kRows];
-  __shared__ int4 picks[TOP];
-  __shared__ float shares[TOP];
+  __shared__ Pick picks[TOP];
+#if SPLIT > 1
+  __shared__ float2 of_other[kHeld * PAIRS];
+  __shared__ unsigned long long of_pushed;
+  const Barrier pushed{address_of(&of_pushed)};
+  expect_pushes(pushed, sizeof of_other);
+#endif
+  __shared__ volatile unsigned in_register;  // of mxfp4
+  if (threadIdx.x == 0) in_register = kFirstFour;
   const Shared s(shared, l, kWarps);
-  if (!begin_block<kWarps>(l, boxes, s)) return;
+  if (!begin_block<kWarps>(l, boxes, s, picks)) return;
+#if SPLIT > 1
+  await_first();
+#endif
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-  if (PICKS != 0 && thread < TOP) {
-    picks[thread] = __ldcg(l.picks + thread);
-    shares[thread] = PICKS == 2 ? __ldcg(l.shares + thread) : 1;
-  }
-  meet<32 * kWarps>();
   const int groups = groups_of(l), pairs = pairs_of(l), turns = groups * kTurns;
   const bool own = g / 2 == t;  // this lane has inputs
-  const unsigned own_inputs = address_of(s.x) + 32 * t + 16 * (g % 2);
-  uint4 x[kRounds][4] = {};
+  const unsigned own_inputs = address_of(s.x) + 64 * t + 32 * (g % 2);
+  const Group* const groups_of_x = groups_of_inputs(s.x) + t;
+  uint4 x[kSame ? kRounds : 1][2] = {};
+  const auto load_inputs = [&](uint4(&to)[2], unsigned at) {
+    load_if(own, to[0], at);
+    load_if(own, to[1], at + 16);
+  };
+#pragma unroll
+  for (int round = 0; kSame && round < kRounds; ++round) {
+    if (round * kWarps + warp < kUnits) load_inputs(x[round], own_inputs + (round * kWarps + warp) * 256);
+  }
+  const unsigned first_four = in_register;
   Place from;
   Turn turn(groups);
   int buffer = 0;
-  for (int next = blockIdx.x; next < turns; next += kHeld * gridDim.x) {
+  const int stride = gridDim.x / SPLIT;
+  for (int next = blockIdx.x / SPLIT; next < turns; next += kHeld * stride) {
     // The first threads finish a pair of one of the next turns each.
-    const int own_turn = next + thread / PAIRS * gridDim.x, own_pick = own_turn / groups, pair = own_turn % groups * PAIRS + thread % PAIRS;
+    const int own_turn = next + thread / PAIRS * stride;
+    int own_group = own_turn, own_pick = 0;
+    for (; own_group >= groups && own_turn < turns; own_group -= groups) ++own_pick;
+    const int pair = own_group * PAIRS + thread % PAIRS;
     const bool finishes = thread < kHeld * PAIRS && own_turn < turns && pair < pairs;
     const Pair of(l, pair);
     Linear mine = l;  // of this pick
-    float2 add = make_float2(0, 0);
+    AddendsOfPicks add;
     if (finishes) {
-      if (PICKS == 1 && l.bias != nullptr) mine.bias = l.bias + static_cast<size_t>(picks[own_pick].z) * l.rows;
       if (PICKS == 1) mine.out = static_cast<Raw*>(l.out) + static_cast<size_t>(own_pick) * (l.rows / 2);
-      if (PICKS == 2) mine.bias = nullptr;
-      add = of.addends(mine);
-      for (int part = 0; PICKS == 2 && part < TOP && l.bias != nullptr; ++part) {
-        const Raw* const bias = l.bias + static_cast<size_t>(picks[part].z) * l.rows;
-        add.x = fmaf(shares[part], DTYPE::widen(bias[of.first]), add.x);
-        if (of.second < l.rows) add.y = fmaf(shares[part], DTYPE::widen(bias[of.second]), add.y);
-      }
+      if (is_first()) add.load(l, of, picks, own_pick);
     }
     for (int held = 0; held < kHeld && !turn.is_over(); ++held, turn.advance()) {
-      float first_sum = 0, second_sum = 0;  // of this lane, in the rows g and g + 8
-      for (int part = 0; part < kParts; ++part) {
-        const int4 pick = PICKS == 0 ? make_int4(0, -1, 0, 0) : picks[PICKS == 1 ? turn.matrix : part];
-        const bool fills = PICKS != 0 && pick.y >= 0 && thread == 0;
-        float a = 0, b = 0;
+      float2 sums = make_float2(0, 0);  // of this lane, in the rows g and g + 8
+      for (int part = 0; part < kParts; part += TOGETHER) {
         for (int box = 0; box < BOXES; ++box) {
-          const unsigned inputs = own_inputs + 4 * (part * PADDED + box * WIDTH);
           Barrier{s.full + 8 * from.stage}.wait_for(from.phase);
-          const unsigned char* const rows = s.ring + from.stage * kBoxBytes;
-          if (fills) fill(l, boxes, rows, box, turn.group, pick.x);
-          uint4 first[kRounds], second[kRounds];
-          Scales first_scales[kRounds], second_scales[kRounds];
+          const unsigned char* const stage = s.ring + from.stage * kStageBytes;
+          bool filled = false;
 #pragma unroll
-          for (int round = 0; round < kRounds; ++round) {
-            // Behind the last line that line comes again, and its inputs stay zeros.
-            const int line = round * kWarps + warp, there = (round + 1) * kWarps <= kLines ? line : min(line, kLines - 1);
-            const unsigned char* const row = rows + g * kLine;
-            first[round] = *reinterpret_cast<const uint4*>(row + there * 64 + t * 16);
-            second[round] = *reinterpret_cast<const uint4*>(row + 8 * kLine + there * 64 + t * 16);
-            first_scales[round] = *reinterpret_cast<const Scales*>(row + WIDTH / 2 + there * static_cast<int>(sizeof(Scales)));
-            second_scales[round] = *reinterpret_cast<const Scales*>(row + 8 * kLine + WIDTH / 2 + there * static_cast<int>(sizeof(Scales)));
-#pragma unroll
-            for (int i = 0; i < 4; ++i) load_if(own && line < kLines, x[round][i], inputs + line * 512 + i * 128);
+          for (int i = 0; PICKS != 0 && i < TOGETHER; ++i) {
+            const int4& pick = picks[PICKS == 1 ? turn.matrix : first_part() + part + i].of;
+            if (thread != 0 || pick.y < 0) continue;
+            fill(l, boxes, stage + i * kBoxBytes, box, turn.group, pick.x);
+            filled = true;
           }
 #pragma unroll
           for (int round = 0; round < kRounds; ++round) {
-            float even[4], odd[4];
-            add_word<true>(even, first[round].x, second[round].x, x[round][0]);
-            add_word<true>(odd, first[round].y, second[round].y, x[round][1]);
-            add_word<false>(even, first[round].z, second[round].z, x[round][2]);
-            add_word<false>(odd, first[round].w, second[round].w, x[round][3]);
-            a = fmaf(fmaf(even[1] + odd[1], 1 / kLowScale, even[0] + odd[0]), scale_of(first_scales[round], t), a);
-            b = fmaf(fmaf(even[3] + odd[3], 1 / kLowScale, even[2] + odd[2]), scale_of(second_scales[round], t), b);
+            const int unit = round * kWarps + warp, which = TOGETHER == 1 ? 0 : unit / kLines, line = unit - which * kLines;
+            if ((round + 1) * kWarps > kUnits && unit >= kUnits) break;
+            const int before = part * (PADDED / 128) + box * kLines + unit;  // lines of the input
+            uint4(&of)[2] = x[kSame ? round : 0];
+            if (!kSame) load_inputs(of, own_inputs + before * 256);
+            const float share = PICKS == 2 ? picks[first_part() + part + which].share : 1;
+            add_unit(sums, stage + which * kBoxBytes + row_of(g) * kLine, line, of, groups_of_x[before * 4], share, first_four);
           }
           __syncwarp();
-          if (fills) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the box may be replaced
+          if (filled) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the boxes may be replaced
           if (lane == 0) Barrier{s.empty + 8 * from.stage}.arrive();
           from.advance(l.stages);
         }
-        const float share = PICKS == 2 ? shares[part] : 1;
-        first_sum = fmaf(share, a, first_sum);
-        second_sum = fmaf(share, b, second_sum);
       }
 #pragma unroll
       for (int distance = 1; distance < 4; distance *= 2) {
-        first_sum += __shfl_xor_sync(0xFFFFFFFFu, first_sum, distance);
-        second_sum += __shfl_xor_sync(0xFFFFFFFFu, second_sum, distance);
+        sums.x += __shfl_xor_sync(0xFFFFFFFFu, sums.x, distance);
+        sums.y += __shfl_xor_sync(0xFFFFFFFFu, sums.y, distance);
       }
       if (t == 0) {
-        parts[buffer][held][warp][g] = first_sum;
-        parts[buffer][held][warp][g + 8] = second_sum;
+        parts[buffer][held][warp][row_of(g)] = sums.x;
+        parts[buffer][held][warp][8 + row_of(g)] = sums.y;
       }
     }
     meet<32 * kWarps>();
-    if (finishes) {
+    if (SPLIT > 1 ? thread < kHeld * PAIRS : finishes) {
       float2 sum = make_float2(0, 0);
 #pragma unroll
       for (int i = 0; i < kWarps; ++i) {
@@ -206,7 +251,10 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), kLeastBlocks) to
         sum.x += of_warp[kTwoMatrices ? thread % PAIRS : 2 * (thread % PAIRS)];
         sum.y += of_warp[kTwoMatrices ? PAIRS + thread % PAIRS : 2 * (thread % PAIRS) + 1];
       }
-      of.write(mine, sum.x / (kUnit * kHighScale), sum.y / (kUnit * kHighScale), add);
+#if SPLIT > 1
+      sum = sum_of_cluster(sum, &of_other[thread], pushed);
+#endif
+      if (finishes && is_first()) of.write(mine, sum.x * kUnit, sum.y * kUnit, add.sum(picks));
     }
     buffer ^= 1;
   }

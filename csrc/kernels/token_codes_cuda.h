@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float parts[2][kWarps][kRows];
   const Shared s(shared, l, kWarps);
-  if (!begin_block<kWarps>(l, map, s)) return;
+  if (!begin_block<kWarps>(l, map, s, nullptr)) return;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int groups = groups_of(l), pairs = pairs_of(l);
   Place from;
@@ -53,9 +53,10 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
     const int pair = group * PAIRS + thread;
     const bool finishes = thread < PAIRS && pair < pairs;
     const Pair of(l, pair);
-    float2 add = make_float2(0, 0), scale = make_float2(0, 0);
+    Addends add;
+    float2 scale = make_float2(0, 0);
     if (finishes) {
-      add = of.addends(l);
+      add = of.addends(l, l.bias);
       scale.x = l.scale[of.first];
       if (of.second < l.rows) scale.y = l.scale[of.second];
     }
@@ -99,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(288) token_linear_codes(const Linea
         sum.x += parts[turn][i][kTwoMatrices ? thread : 2 * thread];
         sum.y += parts[turn][i][kTwoMatrices ? PAIRS + thread : 2 * thread + 1];
       }
-      of.write(l, sum.x * scale.x / kHighScale, sum.y * scale.y / kHighScale, add);
+      of.write(l, sum.x * scale.x / kHighScale, sum.y * scale.y / kHighScale, add.sum());
     }
     turn ^= 1;
   }

@@ -46,13 +46,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) token_linear_direct(const L
   wait();
   make_input<256>(l, norms, x, room);
   float a[2] = {0, 0}, b[2] = {0, 0};
-  float2 add = make_float2(0, 0);
+  Addends add;
   while (pair < pairs) {
     const Piece now = next;
     const int of = pair, from = piece * 1024;
     if (piece == 0) {
       a[0] = a[1] = b[0] = b[1] = 0;
-      if (lane == 0) add = Pair(l, of).addends(l);
+      if (lane == 0) add = Pair(l, of).addends(l, l.bias);
     }
     if (++piece == PADDED / 1024) {
       piece = 0;
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) token_linear_direct(const L
     }
     if (piece == 0) {
       const float first = sum_of_warp(a[0] + a[1]), second = sum_of_warp(b[0] + b[1]);
-      if (lane == 0) Pair(l, of).write(l, first, second, add);
+      if (lane == 0) Pair(l, of).write(l, first, second, add.sum());
     }
   }
 }

@@ -16,14 +16,14 @@
 // residual: [1, rows] float32.
 //
 // Packed codes are those of codes4.h, in the form `form`. `dtype` then takes the place of the
-// weights' dtype, and the input is not rounded: the numbers that codes and scales tell are
-// multiplied.
+// weights' dtype. The numbers that codes and scales tell are multiplied with the input, which the
+// kernel rounds to 16 bits: Note [Integers of the input] in token_linear_cuda.h.
 //
 // Without slots a pick (i, -1, expert) is weight[i]. With slots it is slots[i], and a pick (i,
 // expert, expert) is weight[expert], which is copied into slots[i] on the way. `weight` may then
 // lie in page-locked memory of the host. A pick out of range reads other memory: the device does
-// not check it. The kernel: token_experts_cuda.h. It needs compute capability 9.0. On the CPU,
-// LibTorch's operators do the work.
+// not check it. The kernels need compute capability 9.0: token_experts_cuda.h, and for packed codes
+// token_codes4_cuda.h. On the CPU, LibTorch's operators do the work.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/bmm.h>
@@ -46,6 +46,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/token_barrier_cuda.h"
 #include "kernels/token_codes4_cuda.h"
 #include "kernels/token_experts_cuda.h"
 #include "kernels/token_linear_cuda.h"
@@ -147,16 +148,40 @@ at::Tensor by_operators(const Inputs& of) {
   return at::mul(of.epilogue == kSilu ? at::silu(gate) : at::gelu(gate, "tanh"), up).to(of.dtype());
 }
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int line) {
+// How the sums of packed codes are divided.
+struct Division {
+  int split = 1;     // blocks that add up the picks of a group together
+  int together = 1;  // picks whose boxes are a stage
+
+  Division(const Inputs& of, int groups, int multiprocessors) {
+    if (!of.coded() || !of.summed()) return;
+    const int top = static_cast<int>(of.top());
+    const auto busiest = [&](int blocks) {  // boxes of the busiest block
+      const int clusters = std::min(groups, multiprocessors / blocks), turns = (groups + clusters - 1) / clusters;
+      constexpr int kMostTurns = 8;  // with a split: see sum_of_cluster
+      return blocks > 1 && (top % blocks != 0 || turns > kMostTurns) ? INT32_MAX : turns * top / blocks;
+    };
+    if (busiest(2) < busiest(1)) split = 2;
+    // Small boxes go together, so that all warps have parts of them, and few wait for each other.
+    constexpr int64_t kMostLines = 24;  // two for each warp
+    const int parts = top / split;
+    if (of.segments().count != 1) return;
+    together = parts;
+    while (together > 1 && (parts % together != 0 || together * (of.segments().columns / 128) > kMostLines)) --together;
+  }
+};
+
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int line, const Division& division, int warps) {
   const at::ScalarType dtype = of.dtype();
-  const std::tuple key(dtype, of.coded() ? static_cast<int>(of.form) : 0, of.columns(), of.top(), is_defined(of.norm), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge));
+  const std::tuple key(dtype, of.coded() ? static_cast<int>(of.form) : 0, of.columns(), of.top(), is_defined(of.norm), is_defined(of.bias), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), division.split);
   return variant_of(key, [&] {
     Variant made{"products of one token with " + std::to_string(of.top()) + " experts of " + std::to_string(of.columns()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", of.summed() ? float_name(dtype) : "Float") + define("COLUMNS", of.columns()) +
                      define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) + define("NORM", is_defined(of.norm)) +
                      define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", of.coded() ? of.form : 0) +
-                     define("PAIRS", of.coded() ? 8 : 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) + kEdgesText,
-                 std::string(kTokenLinearText) + kTokenRingText + (of.coded() ? kTokenCodes4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
+                     define("PAIRS", of.coded() ? 8 : 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) +
+                     define("WARPS", warps) + define("TOGETHER", division.together) + define("SPLIT", division.split) + define("BIAS", of.summed() && is_defined(of.bias)) + kEdgesText,
+                 std::string(kTokenLinearText) + kTokenBarrierText + kTokenRingText + (of.coded() ? kTokenCodes4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });
@@ -171,23 +196,28 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
               kMostColumns, " (", kMostSummed, " with shares), on compute capability 9.0");
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
   const int in_group = of.coded() ? 8 : 4;  // as in the CUDA texts
-  const int top = static_cast<int>(of.top()), parts = of.summed() ? top : 1, turns = of.summed() ? 1 : top;
+  const int top = static_cast<int>(of.top()), turns = of.summed() ? 1 : top;
+  const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + in_group - 1) / in_group;
+  const Division division(of, groups, chip.multiprocessors);
+  const int parts = of.summed() ? top / division.split : 1;
   const Cut cut = of.coded() ? Cut(of.segments()) : Cut(of.columns(), /*coded=*/false, /*ring=*/true);
-  const int warps = of.coded() ? warps4(cut.width) : 4;
-  const int line = of.coded() ? static_cast<int>(of.segments().bytes) : cut.width * 2, input_bytes = of.coded() ? 4 : 2;  // of a row in a box, of an element
+  const int warps = of.coded() ? warps4(division.together * cut.width / 128) : 4;
+  const int line = of.coded() ? static_cast<int>(of.segments().bytes) : cut.width * 2;  // bytes of a row in a box
+  const int eighths = of.coded() ? 18 : 16;  // bytes of eight columns of the input
   at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options().dtype(dtype));
   Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
            .out = out.mutable_data_ptr(), .picks = of.picks.const_data_ptr(), .shares = read(of.shares), .eps = static_cast<float>(of.eps),
            .limit = static_cast<float>(of.limit), .alpha = static_cast<float>(of.alpha), .rows = static_cast<int>(of.rows())};
-  const int pairs = static_cast<int>((of.rows() + 1) / 2), groups = (pairs + in_group - 1) / in_group, box_bytes = line * 2 * in_group;
-  const int blocks = std::min(chip.multiprocessors, groups * turns), copies = (groups * turns + blocks - 1) / blocks * cut.boxes * parts;
-  const int kept = cut.padded * input_bytes * parts + 8 * warps, of_sums = of.coded() ? bytes_of_sums4(warps, in_group) : 0;  // bytes
-  const int room = (chip.shared_memory - kept - of_sums - 40 * top - 128) / (box_bytes + 16);
+  const int stage_bytes = division.together * line * 2 * in_group;
+  const int clusters = std::min(chip.multiprocessors / division.split, groups * turns);
+  const int copies = (groups * turns + clusters - 1) / clusters * cut.boxes * (parts / division.together);
+  const int kept = cut.padded / 8 * eighths * parts + 8 * warps, of_sums = of.coded() ? bytes_of_sums4(warps, in_group) : 0;  // bytes
+  const int room = (chip.shared_memory - kept - of_sums - 48 * top - 768) / (stage_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * (of.coded() ? 1 : cut.boxes_together());
   };
-  l.stages = std::min({size(0, of.coded() ? window4(box_bytes) + 1 : 10), copies, room});
-  l.window = std::min(size(1, of.coded() ? window4(box_bytes) : 4), l.stages);
+  l.stages = std::min({size(0, of.coded() ? window4(stage_bytes) + 1 : 10), copies, room});
+  l.window = std::min(size(1, of.coded() ? window4(stage_bytes) : 4), l.stages);
   TORCH_CHECK(l.stages > 0, kOperator, ": ", parts, " rows of ", of.columns(), " elements leave no room in shared memory");
   const int64_t halves = of.epilogue == kSilu || of.epilogue == kGelu ? 2 : 1;
   const at::Tensor& held = is_defined(of.slots) ? *of.slots : of.weight;
@@ -197,8 +227,8 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   CudaBoxes maps[] = {map_of(of.weight), map_of(held)};
   Boxes4 codes{of.weight.const_data_ptr(), held.const_data_ptr()};
   void* arguments[] = {&l, of.coded() ? static_cast<void*>(&codes) : maps};
-  cuda().launch(program_of(of, edge, cut, line), of.coded() ? "token_codes4" : "token_experts", images::stream_of(of.weight), blocks, 32 * (warps + 1), arguments,
-                l.stages * (box_bytes + 16) + kept, start_of(edge));
+  cuda().launch(program_of(of, edge, cut, line, division, warps), of.coded() ? "token_codes4" : "token_experts", images::stream_of(of.weight), clusters * division.split, 32 * (warps + 1), arguments,
+                l.stages * (stage_bytes + 16) + kept, start_of(edge), static_cast<unsigned>(division.split));
   return out;
 }
 
@@ -217,7 +247,7 @@ TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def(
       "token_experts(Tensor input, Tensor weight, Tensor picks, Tensor(a!)? slots=None, Tensor? shares=None, Tensor? bias=None, Tensor? norm=None, float eps=0., bool offset=False, "
       "str epilogue=\"silu\", Tensor? residual=None, float limit=0., float alpha=0., str edge=\"full\", int[] sizes=[], ScalarType? dtype=None, str form=\"mxfp4\") -> Tensor");
-  declare_early_reads(kOperator, {{"weight"}, {"picks"}, {"slots"}, {"norm"}});
+  declare_early_reads(kOperator, {{"weight"}, {"picks"}, {"slots"}, {"shares"}, {"norm"}});
 }
 
 // CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees

@@ -1,8 +1,8 @@
 // The CUDA text of token_experts: products of one token with the matrices that it picked. The texts
 // of token_linear_cuda.h and of token_ring_cuda.h come before it, with PICKS 1 or 2.
 //
-// It is token_linear_boxes for several matrices. It reads the picks early, so the kernel before is
-// not the one that makes them, or the edge is `wait`.
+// It is token_linear_boxes for several matrices. It reads picks and shares early, so the kernel
+// before is not the one that makes them, or the edge is `wait`.
 //
 // A pick (slot, -1, expert) is a matrix of the slots. A pick (slot, expert, expert) is one of all
 // experts, which may lie in page-locked memory of the host. Its boxes are multiplied as they come,
@@ -26,40 +26,22 @@ __device__ __forceinline__ void fill(const Map& slots, const unsigned char* box,
 
 extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ int4 picks[TOP];
-  __shared__ float shares[TOP];
+  __shared__ Pick picks[TOP];
   const Shared s(shared, l, kWarps);
-  if (!begin_block<kWarps>(l, maps.all, s)) return;
+  if (!begin_block<kWarps>(l, maps.all, s, picks)) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x < TOP) {
-    picks[threadIdx.x] = __ldcg(l.picks + threadIdx.x);
-    shares[threadIdx.x] = PICKS == 2 ? __ldcg(l.shares + threadIdx.x) : 1;
-  }
-  meet<32 * kWarps>();
   const int pairs = pairs_of(l);
   Place from;
   for (Turn turn(groups_of(l)); !turn.is_over(); turn.advance()) {
     const int pair = turn.group * kWarps + warp, k = turn.matrix;
     const Pair of(l, pair);
     Linear own = l;  // of this pick
-    float2 add = make_float2(0, 0);
-    if (PICKS == 1) {
-      own.bias = l.bias == nullptr ? nullptr : l.bias + static_cast<size_t>(picks[k].z) * l.rows;
-      own.out = static_cast<Raw*>(l.out) + static_cast<size_t>(k) * (l.rows / 2);
-    } else {
-      own.bias = nullptr;
-    }
-    if (lane == 0 && pair < pairs) {
-      add = of.addends(own);
-      for (int part = 0; PICKS == 2 && part < TOP && l.bias != nullptr; ++part) {
-        const Raw* const bias = l.bias + static_cast<size_t>(picks[part].z) * l.rows;
-        add.x = fmaf(shares[part], DTYPE::widen(bias[of.first]), add.x);
-        if (of.second < l.rows) add.y = fmaf(shares[part], DTYPE::widen(bias[of.second]), add.y);
-      }
-    }
+    if (PICKS == 1) own.out = static_cast<Raw*>(l.out) + static_cast<size_t>(k) * (l.rows / 2);
+    AddendsOfPicks add;
+    if (lane == 0 && pair < pairs) add.load(l, of, picks, k);
     float a = 0, b = 0;
     for (int part = 0; part < kParts; ++part) {
-      const int4 pick = picks[PICKS == 1 ? k : part];
+      const int4 pick = picks[PICKS == 1 ? k : part].of;
       const bool fills = pick.y >= 0 && threadIdx.x == 0;
       float c[2] = {0, 0}, d[2] = {0, 0};
       for (int box = 0; box < BOXES; ++box) {
@@ -80,11 +62,11 @@ extern "C" __global__ void __launch_bounds__(160) token_experts(const Linear l, 
         if (lane == 0) Barrier{s.empty + 8 * from.stage}.arrive();
         from.advance(l.stages);
       }
-      a = fmaf(shares[part], c[0] + c[1], a);
-      b = fmaf(shares[part], d[0] + d[1], b);
+      a = fmaf(picks[part].share, c[0] + c[1], a);
+      b = fmaf(picks[part].share, d[0] + d[1], b);
     }
     const float sum_a = sum_of_warp(a), sum_b = sum_of_warp(b);
-    if (lane == 0 && pair < pairs) of.write(own, sum_a, sum_b, add);
+    if (lane == 0 && pair < pairs) of.write(own, sum_a, sum_b, add.sum(picks));
   }
   if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -25,8 +25,9 @@
 // With `scale`, [rows] float32, the weights are codes in int8 or float8_e4m3fn times the scale of
 // their row. They may have up to 15 more columns than the input, which are multiplied with 0, so
 // none of them is NaN. With `form` they are codes of 4 bits, which have their own scales: weight is
-// what pack4 makes of a matrix. `dtype` then takes the place of the weights' dtype, and the input
-// is not rounded.
+// what pack4 makes of a matrix. `dtype` then takes the place of the weights' dtype. The input is
+// not rounded, but the kernel for codes of 4 bits rounds it to 16 bits: Note [Integers of the
+// input] in token_linear_cuda.h.
 //
 // `sizes` says which kernel runs. [0] is token_linear_direct. [stages, window] is a ring of so many
 // boxes, of which at most `window` are on their way: boxes of 768 or 1024 columns, or twice as many
@@ -54,6 +55,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/token_barrier_cuda.h"
 #include "kernels/token_boxes_cuda.h"
 #include "kernels/token_codes4_cuda.h"
 #include "kernels/token_codes_cuda.h"
@@ -162,7 +164,7 @@ at::Tensor by_operators(const Inputs& of) {
   return result;
 }
 
-const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int line, int pairs) {
+const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int line, int pairs, int warps) {
   const at::ScalarType dtype = of.dtype(), input = of.input.scalar_type();
   const int codes = of.codes();
   const std::tuple key(dtype, input, of.columns(), is_defined(of.norm), is_defined(of.late), of.offset, static_cast<int>(of.epilogue), static_cast<int>(edge), cut.boxes,
@@ -172,10 +174,10 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int l
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
                      define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
-                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + kEdgesText,
+                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + define("WARPS", warps) + define("TOGETHER", 1) + define("SPLIT", 1) + define("BIAS", 0) + kEdgesText,
                  kTokenLinearText, /*fused_multiply_add=*/true};
     if (cut.boxes == 0) made.source += kTokenDirectText;
-    if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : codes < kMxfp4 ? kTokenCodesText : kTokenCodes4Text);
+    if (cut.boxes != 0) made.source += std::string(kTokenBarrierText) + kTokenRingText + (codes == 0 ? kTokenBoxesText : codes < kMxfp4 ? kTokenCodesText : kTokenCodes4Text);
     made.most_shared_memory = true;
     return made;
   });
@@ -211,12 +213,12 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const bool ring = of.coded() || (chip.capability >= 90 && !(sizes.size() == 1 && sizes[0] == 0));
   const int element = of.coded() ? 1 : 2;
   const Cut cut = of.form ? Cut(of.segments()) : Cut(of.columns(), of.coded(), ring);
-  const int warps = of.form ? warps4(cut.width) : of.coded() ? 8 : 4;  // as in the CUDA texts
-  const int input_bytes = cut.padded * (of.coded() ? 4 : 2);
+  const int warps = of.form ? warps4(cut.width / 128) : of.coded() ? 8 : 4;
+  const int input_bytes = cut.padded * (of.form ? 18 : of.coded() ? 32 : 16) / 8;
   if (!ring) {
     void* arguments[] = {&l};
     const int blocks = std::min(2 * chip.multiprocessors, (pairs + 7) / 8);
-    cuda().launch(program_of(of, edge, cut, 0, 4), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
+    cuda().launch(program_of(of, edge, cut, 0, 4, 0), "token_linear_direct", stream, blocks, 256, arguments, input_bytes + 64, start_of(edge));
     return out;
   }
   // A block gets as many boxes as it copies, but not more than there is room for.
@@ -243,7 +245,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   }
   void* arguments[] = {&l, of.form ? static_cast<void*>(&codes) : &map};
   const char* const name = of.form ? "token_codes4" : of.coded() ? "token_linear_codes" : "token_linear_boxes";
-  cuda().launch(program_of(of, edge, cut, line, in_group), name, stream, blocks, 32 * (warps + 1), arguments, l.stages * (box_bytes + 16) + kept, start_of(edge));
+  cuda().launch(program_of(of, edge, cut, line, in_group, warps), name, stream, blocks, 32 * (warps + 1), arguments, l.stages * (box_bytes + 16) + kept, start_of(edge));
   return out;
 }
 

@@ -1,7 +1,7 @@
 // The CUDA text of products with one row: token_linear.cc compiles and launches it.
 //
 // A product of one row reads each weight once, so the memory's speed bounds it. Two of its outputs
-// are a pair. Three kernels compute it:
+// are a pair. Four kernels compute it:
 //
 //   token_linear_direct   each warp computes pairs, and loads their weights into registers:
 //                         token_direct_cuda.h
@@ -9,6 +9,7 @@
 //                         memory, and each of four warps computes pairs: token_boxes_cuda.h
 //   token_linear_codes    the same ring with weights of 8 bits; the warps share all pairs of a
 //                         block, and use tensor cores: token_codes_cuda.h
+//   token_codes4          the same with weights of 4 bits, and integers: token_codes4_cuda.h
 //
 // All ask for weights before their wait: Note [Programmatic edges]. Then each block makes the
 // input of the product in shared memory. It is the same in all blocks.
@@ -97,10 +98,12 @@ __device__ __forceinline__ void load_floats(float (&to)[8], const float* from) {
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
+constexpr int kInput = CODES >= 3 ? PADDED : COLUMNS;  // columns that are put
+
 // The weights of the norms, for the columns of one thread. They are loaded before the wait.
 template <int kThreads>
 struct Norms {
-  static constexpr int kSteps = (COLUMNS / 8 + kThreads - 1) / kThreads;
+  static constexpr int kSteps = (kInput / 8 + kThreads - 1) / kThreads;
   static constexpr bool kAhead = kSteps <= 4;  // more need too many registers
   float norm[NORM && kAhead ? kSteps : 1][8], late[LATE && kAhead ? kSteps : 1][8];
 
@@ -117,15 +120,78 @@ struct Norms {
   }
 };
 
-#if CODES != 0
+#if CODES == 1 || CODES == 2
 constexpr float kHighScale = 1.f / 256, kLowScale = 2048;  // of the two parts of the input
 #endif
 
-// Writes eight columns of the input of the product, from `at` on, into shared memory.
+#if CODES >= 3
+constexpr int kAllInputs = (PICKS == 2 ? TOP / SPLIT : 1) * PADDED;
+
+// Of 32 columns of the input, which are integers times `scale`. `eight` is eight times their sum,
+// which the codes of int4 are too large by.
+struct Group {
+  float scale;
+  int eight;
+};
+
+__device__ __forceinline__ Group* groups_of_inputs(Raw* x) { return reinterpret_cast<Group*>(x + kAllInputs); }
+
+// Returns the byte `which` of four numbers.
+__device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned c, unsigned d, int which) {
+  const unsigned two = which | (4 + which) << 4;
+  return __byte_perm(__byte_perm(a, b, two), __byte_perm(c, d, two), 0x5410);
+}
+
+// Note [Integers of the input]
+//
+// Tensor cores multiply codes of 4 bits with integers. So each 32 columns of the input, which share
+// a scale of the weights, become integers of 16 bits. The largest of them is 32,512. An integer is
+// 256 times its high part, and its low part. Both have eight bits, and lie 32 bytes from each
+// other. The sums are exact. A column errs by 2^-16 of the largest of its 32, where rounding to
+// bfloat16 errs by 2^-9 of itself. If one is not finite, the scale is NaN, and so are the results.
+// Columns that are all below 2^-111 become zeros, and some near 2^120 make infinity.
+__device__ __forceinline__ void put_integers(Raw* x, int at, const float (&v)[8]) {
+  const unsigned four = 0xFu << (threadIdx.x % 32 / 4 * 4);  // the lanes of these 32 columns
+  unsigned most = 0;                                           // as a float
+#pragma unroll
+  for (int i = 0; i < 8; ++i) most = max(most, __float_as_uint(v[i]) & 0x7FFFFFFFu);
+  most = max(most, __shfl_xor_sync(four, most, 1));
+  most = max(most, __shfl_xor_sync(four, most, 2));
+  const float scale = __uint_as_float(most < 0x7F800000u ? most : 0x7FC00000u) * (1.f / 32512);
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
+  if (!(scale >= 1.1754944e-38f)) inverse = 0;
+  unsigned low[8], high[8];  // whose byte 0, and 1, is wanted
+  unsigned sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    constexpr unsigned kBits = 0x4B400000u;  // of 1.5 * 2^23: the integer is in the lowest bits
+    low[i] = __float_as_uint(fmaf(v[i], inverse, 12582912.f));
+    high[i] = low[i] + 128;
+    sum += low[i] - kBits;
+  }
+  if (CODES == 4) {
+    sum += __shfl_xor_sync(four, sum, 1);
+    sum += __shfl_xor_sync(four, sum, 2);
+  }
+  if (threadIdx.x % 4 == 0) groups_of_inputs(x)[at / 32] = {scale, static_cast<int>(8 * sum)};
+  // In the order in which a word's codes of 4 bits come.
+  constexpr int kStep = CODES == 4 ? 2 : 1, kNext = CODES == 4 ? 1 : 4;
+  const auto both = [&](const unsigned(&of)[8], int which) {
+    return make_uint2(bytes_of(of[0], of[kStep], of[2 * kStep], of[3 * kStep], which), bytes_of(of[kNext], of[kNext + kStep], of[kNext + 2 * kStep], of[kNext + 3 * kStep], which));
+  };
+  unsigned char* const to = reinterpret_cast<unsigned char*>(x) + at / 32 * 64 + at / 8 % 4 * 8;
+  *reinterpret_cast<uint2*>(to) = both(high, 1);
+  *reinterpret_cast<uint2*>(to + 32) = both(low, 0);
+}
+#endif
+
+// Writes eight columns of the input of the product, from `at` on, into shared memory. With codes of
+// 4 bits four lanes that are neighbours write 32 columns together.
 __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
 #if CODES == 0
   *reinterpret_cast<Eight*>(x + at) = narrow<DTYPE>(v);
-#else
+#elif CODES < 3
   // Tensor cores multiply numbers in float16. Two of them, the second one for what the first one
   // has lost, have the range and the digits of v: see token_codes_cuda.h.
   float high[8], low[8];
@@ -134,29 +200,24 @@ __device__ __forceinline__ void put(Raw* x, int at, const float (&v)[8]) {
     high[i] = v[i] * kHighScale;
     low[i] = (high[i] - Half::widen(Half::narrow(high[i]))) * kLowScale;
   }
-  if (CODES >= 3) {  // in the order in which a word's codes of 4 bits come
-    const float h[8] = {high[0], high[4], high[1], high[5], high[2], high[6], high[3], high[7]};
-    const float w[8] = {low[0], low[4], low[1], low[5], low[2], low[6], low[3], low[7]};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) high[i] = h[i], low[i] = w[i];
-    at = at / 128 * 128 + at / 8 % 4 * 32 + at / 32 % 4 * 8;  // the four lanes of a row read at once
-  }
   Vector<Half, 8>* const to = reinterpret_cast<Vector<Half, 8>*>(x + 2 * at);
   to[0] = narrow<Half>(high);
   to[1] = narrow<Half>(low);
+#else
+  put_integers(x, at, v);
 #endif
 }
 
 // Writes the input of the product into x, in shared memory: PADDED numbers in DTYPE, or with codes
-// 2 * PADDED in float16, eight high parts and eight low parts in turn. `room` has 2 * kThreads / 32
-// floats.
+// of 8 bits 2 * PADDED in float16, eight high parts and eight low parts in turn. Codes of 4 bits
+// take Note [Integers of the input]. `room` has 2 * kThreads / 32 floats.
 template <int kThreads>
 __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads>& norms, Raw* x, float* room) {
   constexpr int kSteps = Norms<kThreads>::kSteps;
   const int thread = threadIdx.x;
-  if (PADDED > COLUMNS) {
+  if (PADDED > kInput) {
     const float zeros[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (int at = COLUMNS + thread * 8; at < PADDED; at += kThreads * 8) put(x, at, zeros);
+    for (int at = kInput + thread * 8; at < PADDED; at += kThreads * 8) put(x, at, zeros);
   }
   if constexpr (sizeof(INPUT::Raw) == 2) {
     constexpr int kTogether = kSteps < 8 ? kSteps : 8;
@@ -166,12 +227,13 @@ __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int at = (from + i) * kThreads + thread;
+        some[i] = make_uint4(0, 0, 0, 0);
         if (from + i < kSteps && at < COLUMNS / 8) some[i] = __ldcg(static_cast<const uint4*>(l.input) + at);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int at = (from + i) * kThreads + thread;
-        if (from + i >= kSteps || at >= COLUMNS / 8) continue;
+        if (from + i >= kSteps || at >= kInput / 8) continue;
         if constexpr (CODES == 0) {
           reinterpret_cast<uint4*>(x)[at] = some[i];
         } else {
@@ -182,7 +244,7 @@ __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads
       }
     }
   } else {
-    float v[kSteps][8];
+    float v[kSteps][8] = {};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int at = (i * kThreads + thread) * 8;
@@ -232,13 +294,13 @@ __device__ __forceinline__ void make_input(const Linear& l, const Norms<kThreads
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int at = (i * kThreads + thread) * 8;
-      if (at >= COLUMNS) continue;
+      if (at >= kInput) continue;
       if constexpr (NORM) {
-        float w[8];
+        float w[8] = {};
         if constexpr (Norms<kThreads>::kAhead) {
 #pragma unroll
-          for (int k = 0; k < 8; ++k) w[k] = norms.norm[i][k];
-        } else {
+          for (int k = 0; k < 8; ++k) w[k] = at < COLUMNS ? norms.norm[i][k] : 0;
+        } else if (at < COLUMNS) {
           load_floats(w, l.norm + at);
         }
 #pragma unroll
@@ -264,19 +326,28 @@ __device__ __forceinline__ void multiply(float& even, float& odd, const uint4& w
 
 #endif
 
+// What is added to the products of a pair, as it was loaded: the first arithmetic with it waits for
+// the memory.
+struct Addends {
+  float2 residual = {0, 0};
+  Raw bias[2] = {};
+
+  __device__ __forceinline__ float2 sum() const { return make_float2(residual.x + DTYPE::widen(bias[0]), residual.y + DTYPE::widen(bias[1])); }
+};
+
 // A pair of outputs: the rows of its weights, and what its sums become.
 struct Pair {
   int first, second;
 
   __device__ __forceinline__ Pair(const Linear& l, int pair) : first(kTwoMatrices ? pair : 2 * pair), second(kTwoMatrices ? pair + l.rows / 2 : 2 * pair + 1) {}
 
-  // Returns what is added to the products. It is asked for before the sums are there.
-  __device__ __forceinline__ float2 addends(const Linear& l) const {
-    float2 add = make_float2(0, 0);
-    if (EPILOGUE == 2) add = make_float2(__ldcg(l.residual + first), second < l.rows ? __ldcg(l.residual + second) : 0);
-    if (l.bias != nullptr) {
-      add.x += DTYPE::widen(l.bias[first]);
-      if (second < l.rows) add.y += DTYPE::widen(l.bias[second]);
+  // Asks for what is added to the products, with the bias of this matrix, or NULL.
+  __device__ __forceinline__ Addends addends(const Linear& l, const Raw* bias) const {
+    Addends add;
+    if (EPILOGUE == 2) add.residual = make_float2(__ldcg(l.residual + first), second < l.rows ? __ldcg(l.residual + second) : 0);
+    if (bias != nullptr) {
+      add.bias[0] = bias[first];
+      if (second < l.rows) add.bias[1] = bias[second];
     }
     return add;
   }

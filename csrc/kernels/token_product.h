@@ -61,12 +61,16 @@ struct Boxes4 {
   const void* slots;
 };
 
-// The boxes that token_codes4 has on their way, unless `sizes` says it: enough bytes for a
+// The stages that token_codes4 has on their way, unless `sizes` says it: enough bytes for a
 // multiprocessor's part of the memory's rate.
-constexpr int window4(int box_bytes) { return std::max(2, (32 << 10) / box_bytes); }
+constexpr int window4(int stage_bytes) { return std::max(2, (32 << 10) / stage_bytes); }
 
-// The warps of token_codes4 that multiply. Each has at most two lines of 128 columns of a box.
-constexpr int warps4(int columns) { return columns > 16 * 128 ? (columns / 128 + 1) / 2 : 8; }
+// The warps of token_codes4 that multiply so many lines of 128 columns in turns. With 12 of them,
+// two blocks have room on a multiprocessor.
+constexpr int warps4(int lines) {
+  const int turns = (lines + 11) / 12;
+  return std::max(8, (lines + turns - 1) / turns);
+}
 
 // The text of token_codes4 keeps the sums of 8 turns, of each warp and row.
 constexpr int bytes_of_sums4(int warps, int in_group) { return 2 * 8 * warps * 2 * in_group * 4; }

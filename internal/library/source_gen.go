@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "be912247614fff5f44361251161d766187a088d4673b3d46f6e62c30e8b232a1"
+const Source = "abf6791c6bacb878f605a348b361ef9c29f67474e98ddef29579785771ef1232"
