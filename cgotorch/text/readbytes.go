@@ -38,6 +38,11 @@ func (m *Model) ReadBytes(tokens int) int64 {
 	for _, l := range narrow {
 		total += float64(l.codes.numbers.Numel() + 4*l.codes.scale.Numel())
 	}
+	for _, l := range m.d.layers {
+		if e := l.experts; e != nil && e.packed != 0 {
+			total += float64(e.gateUp.Numel()+e.down.Numel()) * float64(c.experts.top) / float64(c.experts.count)
+		}
+	}
 	for _, l := range c.layers {
 		seen := tokens
 		if l.window > 0 {

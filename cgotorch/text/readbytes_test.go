@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -40,5 +41,24 @@ func TestModel_ReadBytes(t *testing.T) {
 				t.Errorf("Context is %d", m.Context())
 			}
 		})
+	}
+}
+
+// Experts of 4 bits are counted: a pick reads 64 rows of 80 bytes twice in each of 8 layers.
+func TestModel_ReadBytes_Codes4(t *testing.T) {
+	for _, quantize := range []string{"mxfp4", "int4"} {
+		read := map[int]int64{}
+		for _, top := range []int{1, 3} {
+			folder := t.TempDir()
+			config := fmt.Sprintf(`{"model_type": "mixtral", "vocab_size": 10, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
+				"head_dim": 16, "max_position_embeddings": 64, "num_local_experts": 6, "num_experts_per_tok": %d}`, top)
+			must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o600))
+			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Quantize: quantize}))(t)
+			read[top] = m.ReadBytes(0)
+			must.Do(t, m.Close())
+		}
+		if got, want := read[3]-read[1], int64(2*8*2*64*80); got != want {
+			t.Errorf("%s: two picks more read %d bytes more, want %d", quantize, got, want)
+		}
 	}
 }

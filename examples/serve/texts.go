@@ -94,6 +94,9 @@ func newTexts(f flags, device cgotorch.Device, m *metrics) (*texts, error) {
 			t.models = append(t.models, &textModel{name: name, folder: folder, encodes: list.encodes})
 		}
 	}
+	if f.quantize != "" && len(f.texts) == 0 {
+		return nil, fmt.Errorf("-text-quantize is %q, and there is no -text: encoders keep their weights", f.quantize)
+	}
 	return t, nil
 }
 

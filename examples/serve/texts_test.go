@@ -92,6 +92,7 @@ func TestServe_TextsRefused(t *testing.T) {
 		{flags{texts: folders{"a=x", "a=y"}}, `the name "a"`},
 		{flags{texts: folders{"a=" + t.TempDir()}}, "config.json"},
 		{flags{encoders: folders{t.TempDir()}}, "config.json"},
+		{flags{encoders: folders{t.TempDir()}, quantize: "int8"}, "there is no -text"},
 	} {
 		c.f.listen, c.f.device, c.f.perClient, c.f.timeout, c.f.maxBody = "localhost:0", "cpu", 8, 1e9, 1
 		opened := must.Get(open(c.f))(t)
