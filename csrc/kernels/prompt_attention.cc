@@ -31,6 +31,7 @@
 #include "kernels/inputs.h"
 #include "kernels/prompt_attention_cuda.h"
 #include "kernels/token_attention_cpu.h"
+#include "kernels/token_instructions_cuda.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -136,7 +137,7 @@ at::Tensor by_kernel(const Inputs& of) {
     Variant made{"attention of prompts by groups of " + std::to_string(group) + " heads of " + std::to_string(head) + " " + float_name(dtype),
                    "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("HEAD", head) +
                        define("GROUP", group) + define("SINKS", is_defined(of.sinks)),
-                   kPromptAttentionText, /*fused_multiply_add=*/true};
+                   std::string(kTokenInstructionsText) + kPromptAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });

@@ -58,33 +58,12 @@ constexpr int kLeast = 256 / kKeys;             // of a split: fewer keys take n
 constexpr unsigned kAll = 0xFFFFFFFFu;
 constexpr float kLog2e = 1.4426950408889634f;
 
-__device__ __forceinline__ float power_of_two(float v) {
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(v));
-  return v;
-}
-
-__device__ __forceinline__ float lowest() { return __uint_as_float(0xFF800000u); }  // minus infinity
-
 // Where a chunk of a row lies. The rows that ldmatrix reads at the same time use all banks.
 __device__ __forceinline__ int place(int row, int chunk) { return row * kRow + (chunk ^ (row & 7)) * 8; }
 
 // The bytes between the start of a row and the chunk `even` of it, or the chunk behind that: `turn`
 // is 16 times the exclusive or of the row and the last bit of the chunk.
 __device__ __forceinline__ unsigned within(int even, unsigned turn) { return even / 8 * 128 + (even % 8 * 16 ^ turn); }
-
-// Asks for 16 bytes. With bytes = 0 they become zeros, and nothing is read.
-__device__ __forceinline__ void copy(unsigned to, const Raw* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until all but the last kPending groups of copies have come, those of all threads.
-template <int kPending>
-__device__ __forceinline__ void wait_for_group() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-  __syncthreads();
-}
 
 __device__ __forceinline__ void load_four(unsigned (&to)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
@@ -106,7 +85,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4]
 // The weight of a sink beside weights that are relative to `most`, an exponent to base 2.
 __device__ __forceinline__ float sink_of(const PromptAttention& a, int head, float most) {
 #if SINKS
-  return power_of_two(DTYPE::widen(a.sinks[head]) * kLog2e - most);
+  return power(DTYPE::widen(a.sinks[head]) * kLog2e - most);
 #else
   return 0;
 #endif
@@ -194,6 +173,7 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
     const int stage = (n - begin) % 2;
     ask(keys + (stage ^ 1) * kTile, n + 1, pages, 0);
     wait_for_group<2>();
+    __syncthreads();
     float scores[kWide][kKeys / 8][4];
 #pragma unroll
     for (int i = 0; i < kWide; ++i) {
@@ -236,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
         largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
         largest = fmaxf(most[i][r], largest * a.scale);
         const float base = largest == lowest() ? 0 : largest;
-        const float factor = power_of_two(most[i][r] - base);  // 1 without a larger score
+        const float factor = power(most[i][r] - base);  // 1 without a larger score
         most[i][r] = largest;
         sum[i][r] *= factor;
 #pragma unroll
@@ -244,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& score = scores[i][j][2 * r + e];
-            score = power_of_two(score * a.scale - base);
+            score = power(score * a.scale - base);
             sum[i][r] += score;
           }
         }
@@ -267,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(co
     ask(values + (stage ^ 1) * kTile, n + 1, pages, kPages);
     pages = pages_of(n + 2);
     wait_for_group<2>();
+    __syncthreads();
 #pragma unroll
     for (int u = 0; u < kKeys / 16; ++u) {
 #pragma unroll
@@ -314,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(128) merge_splits(const PromptAtten
   float most = state.x;
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(kAll, most, distance));
-  const float weight = state.y == 0 ? 0 : power_of_two(state.x - most);
+  const float weight = state.y == 0 ? 0 : power(state.x - most);
   float sum = weight * state.y;
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(kAll, sum, distance);

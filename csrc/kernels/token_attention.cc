@@ -40,6 +40,7 @@
 #include "kernels/token_attention_cpu.h"
 #include "kernels/token_attention_cuda.h"
 #include "kernels/token_heads_cuda.h"
+#include "kernels/token_instructions_cuda.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -208,7 +209,7 @@ const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge)
                      define("ROWS", of.rows() > 1) + define("HEAD", of.head()) + define("GROUP", group) + define("STAGES", layout.stages) +
                      define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("WIDE", wide) + define("NORM", of.norm()) +
                      define("CAP", of.cap > 0) + define("SINKS", is_defined(of.sinks)) + define("EDGE", edge) + kEdgesText,
-                 std::string(kTokenHeadsText) + kTokenAttentionText, /*fused_multiply_add=*/true};
+                 std::string(kTokenInstructionsText) + kTokenHeadsText + kTokenAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });

@@ -46,9 +46,9 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
-#include "kernels/token_barrier_cuda.h"
 #include "kernels/token_codes4_cuda.h"
 #include "kernels/token_experts_cuda.h"
+#include "kernels/token_instructions_cuda.h"
 #include "kernels/token_linear_cuda.h"
 #include "kernels/token_product.h"
 #include "kernels/token_ring_cuda.h"
@@ -181,7 +181,7 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int l
                      define("LATE", 0) + define("OFFSET", of.offset) + define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", of.coded() ? of.form : 0) +
                      define("PAIRS", of.coded() ? 8 : 4) + define("PICKS", of.summed() ? 2 : 1) + define("TOP", of.top()) +
                      define("WARPS", warps) + define("TOGETHER", division.together) + define("SPLIT", division.split) + define("BIAS", of.summed() && is_defined(of.bias)) + kEdgesText,
-                 std::string(kTokenLinearText) + kTokenBarrierText + kTokenRingText + (of.coded() ? kTokenCodes4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
+                 std::string(kTokenInstructionsText) + kTokenLinearText + kTokenRingText + (of.coded() ? kTokenCodes4Text : kTokenExpertsText), /*fused_multiply_add=*/true};
     made.most_shared_memory = true;
     return made;
   });

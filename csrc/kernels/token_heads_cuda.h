@@ -1,5 +1,5 @@
 // The parts of token_attention_cuda.h, which has the macros: instructions, sums, and the heads of
-// the token.
+// the token. The text of token_instructions_cuda.h comes before it.
 #pragma once
 
 namespace ct {
@@ -57,10 +57,6 @@ constexpr int kRows = (GROUP + 2 + WARPS - 1) / WARPS;  // heads that a warp mak
 constexpr int kCouples = (HEAD / 2 + 32 * WIDE - 1) / (32 * WIDE);  // of a head, that a lane makes
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
-__device__ __forceinline__ float lowest() { return __uint_as_float(0xFF800000u); }  // minus infinity
-
-__device__ __forceinline__ unsigned address_of(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
-
 // ---- instructions
 
 // Adds the product of a 16 x 16 and a 16 x 8 matrix to `sum`. `high` has rows 0 to 7, `low` others.
@@ -68,19 +64,6 @@ __device__ __forceinline__ void multiply(float (&sum)[4], unsigned high0, unsign
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                : "r"(high0), "r"(low0), "r"(high1), "r"(low1), "r"(b0), "r"(b1));
-}
-
-// Asks for 16 bytes. With bytes = 0 they become zeros, and nothing is read.
-__device__ __forceinline__ void copy(unsigned to, const Raw* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until all but the last kPending groups of this thread's copies have come.
-template <int kPending>
-__device__ __forceinline__ void wait_for_group() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // Writes v to the place that `at` has in a block of the cluster.
@@ -118,12 +101,6 @@ __device__ __forceinline__ void cluster_meets() {
 
 // ---- small things
 
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(kAll, v, distance);
-  return v;
-}
-
 // Splits two numbers into those that DTYPE has, and what is left over.
 __device__ __forceinline__ void split_up(float a, float b, unsigned& high, unsigned& low) {
   high = DTYPE::narrow(a, b);
@@ -143,13 +120,6 @@ __device__ __forceinline__ float4 load_four(const QKV::Raw* from) {
 }
 
 __device__ __forceinline__ uint4 load_chunk(const Raw* from) { return *reinterpret_cast<const uint4*>(from); }
-
-// Returns 2 to the power of v, or 0 where that is less than 2^-126.
-__device__ __forceinline__ float power(float v) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
-  return result;
-}
 
 // The sum of power(score - most) of some keys, and `most`, the greatest score.
 struct State {

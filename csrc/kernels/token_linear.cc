@@ -55,11 +55,11 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
-#include "kernels/token_barrier_cuda.h"
 #include "kernels/token_boxes_cuda.h"
 #include "kernels/token_codes4_cuda.h"
 #include "kernels/token_codes_cuda.h"
 #include "kernels/token_direct_cuda.h"
+#include "kernels/token_instructions_cuda.h"
 #include "kernels/token_linear_cuda.h"
 #include "kernels/token_product.h"
 #include "kernels/token_ring_cuda.h"
@@ -175,9 +175,9 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int l
                      define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
                      define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + define("WARPS", warps) + define("TOGETHER", 1) + define("SPLIT", 1) + define("BIAS", 0) + kEdgesText,
-                 kTokenLinearText, /*fused_multiply_add=*/true};
+                 std::string(kTokenInstructionsText) + kTokenLinearText, /*fused_multiply_add=*/true};
     if (cut.boxes == 0) made.source += kTokenDirectText;
-    if (cut.boxes != 0) made.source += std::string(kTokenBarrierText) + kTokenRingText + (codes == 0 ? kTokenBoxesText : codes < kMxfp4 ? kTokenCodesText : kTokenCodes4Text);
+    if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : codes < kMxfp4 ? kTokenCodesText : kTokenCodes4Text);
     made.most_shared_memory = true;
     return made;
   });

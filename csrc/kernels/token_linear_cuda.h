@@ -70,12 +70,6 @@ struct Linear {
 
 constexpr bool kTwoMatrices = EPILOGUE == 3 || EPILOGUE == 4;
 
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, distance);
-  return v;
-}
-
 template <int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");

@@ -8,8 +8,7 @@
 // boxes of the block's groups. Few boxes are on their way at the same time, because the small loads
 // of the other threads wait behind them.
 //
-// The text of token_barrier_cuda.h comes before it. Besides the macros of token_linear_cuda.h it
-// has
+// Besides the macros of token_linear_cuda.h it has
 //
 //   BOXES     of a row
 //   WIDTH     the columns of a box

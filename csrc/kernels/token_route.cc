@@ -40,7 +40,7 @@
 #include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
-#include "kernels/token_barrier_cuda.h"
+#include "kernels/token_instructions_cuda.h"
 #include "kernels/token_route_cuda.h"
 #include "kernels/variants.h"
 
@@ -179,7 +179,7 @@ std::tuple<at::Tensor, at::Tensor> by_kernel(const Inputs& of, Edge edge) {
         return Variant{"a router of " + std::to_string(of.experts()) + " experts",
                        "\n" + define("THREADS", kTokenRouteThreads) + define("COLUMNS", of.columns()) + define("EXPERTS", of.experts()) + define("TOP", of.top) + define("NORM", is_defined(of.norm)) +
                            define("OFFSET", of.offset) + define("OF_TOP", of.of_top) + define("OFTEN", of.often) + define("CLUSTER", cluster) + define("EDGE", edge) + kEdgesText,
-                       (cluster > 1 ? std::string(kTokenBarrierText) : std::string()) + kTokenRouteText, /*fused_multiply_add=*/true};
+                       std::string(kTokenInstructionsText) + kTokenRouteText, /*fused_multiply_add=*/true};
       });
   at::Tensor scores = at::empty({cluster > 1 ? 0 : of.experts()}, of.weight.options()), picks = at::empty({of.top, 4}, of.weight.options().dtype(at::kInt)),
              shares = at::empty({of.top}, of.weight.options());

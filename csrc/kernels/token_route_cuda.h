@@ -1,5 +1,5 @@
-// The CUDA text of token_route. The text of edges.h comes before it, and with a CLUSTER that of
-// token_barrier_cuda.h.
+// The CUDA text of token_route. The texts of edges.h and of
+// token_instructions_cuda.h come before it.
 //
 // A block computes the score of one expert. Its weights are asked for before the wait. The block
 // that arrives last finds the top of all scores, in one warp, while the others fetch the table.
@@ -42,12 +42,6 @@ struct Route {
   float eps;
   int slots;
 };
-
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(kAll, v, distance);
-  return v;
-}
 
 // Returns a number that is larger for a larger score. NaN has the largest one, and no score has 0.
 __device__ __forceinline__ unsigned key_of(float score) {

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "abf6791c6bacb878f605a348b361ef9c29f67474e98ddef29579785771ef1232"
+const Source = "45008b0ced555917f87f5b5a9da957d63f44b463bb2deb3ff792b0c35936e215"

@@ -1,11 +1,39 @@
-// The CUDA text of barriers in shared memory, and of what a block of a cluster pushes to the first
-// one. It needs compute capability 9.0.
+// The CUDA text of instructions that the kernels of tokens and prompts share. Barriers, and what a
+// block of a cluster pushes to the first one, need compute capability 9.0.
 #pragma once
 
 namespace ct {
 
-inline constexpr char kTokenBarrierText[] = R"cuda(
+inline constexpr char kTokenInstructionsText[] = R"cuda(
+__device__ __forceinline__ float lowest() { return __uint_as_float(0xFF800000u); }  // minus infinity
+
+// Returns 2 to the power of v, or 0 where that is less than 2^-126.
+__device__ __forceinline__ float power(float v) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
+  return result;
+}
+
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, distance);
+  return v;
+}
+
 __device__ __forceinline__ unsigned address_of(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
+
+// Asks for 16 bytes. With bytes = 0 they become zeros, and nothing is read.
+__device__ __forceinline__ void copy(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the last kPending groups of this thread's copies have come.
+template <int kPending>
+__device__ __forceinline__ void wait_for_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 
 // A barrier of shared memory, by its address.
 struct Barrier {
