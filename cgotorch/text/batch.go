@@ -20,12 +20,12 @@ type batch struct {
 	changed   bool    // the device has others
 	host      staging // of positions
 
-	captured       bool                            // pieces of prompts are
+	capturesPieces bool                            // of prompts
 	takesPieces    bool                            // steps take them
 	pieces         *cgotorch.Captured              // see pieceOf
 	stepsWithPiece map[features]*cgotorch.Captured // steps with pieces: see besideOf
 	piece          [2]staging                      // of the last two, which take turns
-	turned         int                             // the one of the last piece
+	latest         int                             // that of the last piece
 }
 
 // newBatch makes n empty seats beside the lane of a model.
@@ -52,13 +52,13 @@ func newBatch(m *Model, n int) (b *batch, err error) {
 		return nil
 	})
 	if err == nil {
-		b.captured = m.stream.Device().IsCUDA() && m.d.promptKernel && m.d.c.experts.top == 0 && !checksFinite()
+		b.capturesPieces = m.stream.Device().IsCUDA() && m.d.promptKernel && m.d.c.experts.top == 0 && !checksFinite()
 		_, err = b.host.next(m.stream, n)
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
-	b.takesPieces = b.captured && n > 1 && b.tryBeside(m.stream) == nil
+	b.takesPieces = b.capturesPieces && n > 1 && b.tryBeside(m.stream) == nil
 	return b, nil
 }
 

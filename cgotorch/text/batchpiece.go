@@ -13,15 +13,15 @@ import (
 const mostCapturedPiece = 512
 
 // captures reports whether a piece of n tokens is captured.
-func (b *batch) captures(n int) bool { return b.captured && n <= mostCapturedPiece }
+func (b *batch) captures(n int) bool { return b.capturesPieces && n <= mostCapturedPiece }
 
 // writePiece writes what runPiece needs into page-locked memory: the tokens and positions of rows,
 // of which those beyond the piece are passed over, then the row of the last token, and its
 // position. It is called outside a Do. It waits until the device has read those of the piece before
 // the last one.
 func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (numbers []int64, err error) {
-	b.turned = 1 - b.turned
-	if numbers, err = b.piece[b.turned].next(stream, 2*mostCapturedPiece+2); err != nil {
+	b.latest = 1 - b.latest
+	if numbers, err = b.piece[b.latest].next(stream, 2*mostCapturedPiece+2); err != nil {
 		return nil, err
 	}
 	n, rows := len(tokens), leastOf(len(tokens), 64, 2)
@@ -42,17 +42,13 @@ func (b *batch) writePiece(stream *cgotorch.Stream, tokens []int64, from int) (n
 // [layers, 2, blocks], and the position before that. All are of sizes that are captured.
 func (b *batch) pieceInputs(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int) []*cgotorch.Tensor {
 	in := []*cgotorch.Tensor{x.Select(copied(x, numbers, len(numbers)), 0, 0)}
-	b.piece[b.turned].copy = x.Record()
+	b.piece[b.latest].copy = x.Record()
 	for i, s := range l.spans {
 		width := int(s.table.Shape()[2])
 		in = append(in, x.Narrow(s.table, 2, 0, min(leastOf(blocks[i], 64, 16), width)), s.before)
 	}
 	return in
 }
-
-// roundBlocks returns 64 times a power of 4. More sizes would be more graphs. The tables of pieces
-// are 64 times a power of 16, because attention of prompts takes no longer with a longer table.
-func roundBlocks(n int) int { return leastOf(n, 64, 4) }
 
 // runPiece is [lane.prompt] for what writePiece has written.
 func (b *batch) runPiece(x *cgotorch.Exec, l *lane, numbers []int64, blocks []int, last bool) *cgotorch.Tensor {
@@ -152,10 +148,10 @@ func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *c
 		tokens: x.Cat([]*cgotorch.Tensor{step.tokens, prompt.tokens}, 0), positions: x.Cat([]*cgotorch.Tensor{step.positions, prompt.positions}, 0),
 		frequencies: b.frequencies,
 	}
-	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor {
 		part := func(of *rowsPass, from, count int) *cgotorch.Tensor {
 			some := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Narrow(t, 0, from, count) }
-			return x.View(of.attend(i, l, some(qkv), turn{some(by.cos), some(by.sin)}), int64(count), -1)
+			return x.View(of.attend(i, l, some(qkv), rotation{some(by.cos), some(by.sin)}), int64(count), -1)
 		}
 		return x.Cat([]*cgotorch.Tensor{part(step, 0, n), part(prompt, n, rows)}, 0)
 	}

@@ -54,18 +54,18 @@ type decoderLayer struct {
 
 // pass is one forward pass over the rows of some sequences.
 type pass struct {
-	rows     int                // tokens, all sequences together
-	experts  *weights.TablePass // brings the experts of layers from host memory, or nil
-	training bool               // gradients may be recorded
-	turns    []turn
+	rows      int                // tokens, all sequences together
+	experts   *weights.TablePass // brings the experts of layers from host memory, or nil
+	training  bool               // gradients may be recorded
+	rotations []rotation
 	// attend maps the queries, keys and values of a layer, [rows, heads+2*keyHeads, head], to what
 	// the queries see, [rows, heads*head].
 	attend func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// turn has the cosines and sines of each row, [rows, 1, width] in the wide dtype. Element i and
+// rotation has the cosines and sines of each row, [rows, 1, width] in the wide dtype. Element i and
 // element i+width/2 are a pair, and turn by one angle. The sines of the first half are negative.
-type turn struct{ cos, sin *cgotorch.Tensor }
+type rotation struct{ cos, sin *cgotorch.Tensor }
 
 // frequenciesOf returns the frequencies of each rotation in a sequence of so many tokens: see
 // [decoderConfig.long].
@@ -76,14 +76,14 @@ func (d *decoder) frequenciesOf(tokens int) []*cgotorch.Tensor {
 	return d.frequencies[0]
 }
 
-// begin returns the turns of rows at these positions, Int64 [rows], for each kind of rotation.
-func (d *decoder) begin(x *cgotorch.Exec, frequencies []*cgotorch.Tensor, positions *cgotorch.Tensor) (turns []turn) {
+// begin returns the rotations of rows at these positions, Int64 [rows], for each kind of rotation.
+func (d *decoder) begin(x *cgotorch.Exec, frequencies []*cgotorch.Tensor, positions *cgotorch.Tensor) (all []rotation) {
 	at := x.View(x.To(positions, cgotorch.Float32), -1, 1, 1)
 	for i, r := range d.c.ropes {
 		angles := x.Mul(at, frequencies[i])
-		turns = append(turns, turn{d.scaled(x, x.Cos(angles), r.scale), d.scaled(x, x.Sin(angles), r.scale)})
+		all = append(all, rotation{d.scaled(x, x.Cos(angles), r.scale), d.scaled(x, x.Sin(angles), r.scale)})
 	}
-	return turns
+	return all
 }
 
 func (d *decoder) scaled(x *cgotorch.Exec, t *cgotorch.Tensor, factor float64) *cgotorch.Tensor {
@@ -189,15 +189,15 @@ func (d *decoder) project(x *cgotorch.Exec, p *pass, l *decoderLayer, in *cgotor
 		raw = x.Cat([]*cgotorch.Tensor{heads(query, l.queryNorm), heads(key, l.keyNorm)}, 1)
 	}
 	if !p.training {
-		d.rotate(x, raw, p.turns[l.rope], both)
+		d.rotate(x, raw, p.rotations[l.rope], both)
 		return qkv
 	}
-	return x.Cat([]*cgotorch.Tensor{d.rotate(x, raw, p.turns[l.rope], nil), x.Narrow(qkv, 1, c.heads+c.keyHeads, c.keyHeads)}, 1)
+	return x.Cat([]*cgotorch.Tensor{d.rotate(x, raw, p.rotations[l.rope], nil), x.Narrow(qkv, 1, c.heads+c.keyHeads, c.keyHeads)}, 1)
 }
 
 // rotate turns the first elements of each head of t [rows, n, head]. The result goes into `out`,
 // which may be t, or into a new tensor if out is nil.
-func (d *decoder) rotate(x *cgotorch.Exec, t *cgotorch.Tensor, by turn, out *cgotorch.Tensor) *cgotorch.Tensor {
+func (d *decoder) rotate(x *cgotorch.Exec, t *cgotorch.Tensor, by rotation, out *cgotorch.Tensor) *cgotorch.Tensor {
 	t = d.as(x, t, d.wide)
 	width := int(by.cos.Shape()[2])
 	first, rest := x.Narrow(t, 2, 0, width), x.Narrow(t, 2, width, d.c.head-width)

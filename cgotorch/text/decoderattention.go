@@ -97,7 +97,7 @@ func (d *decoder) wholePass(x *cgotorch.Exec, batch, n int) *pass {
 		}
 	}
 	p := &pass{rows: batch * n, training: true}
-	p.turns = d.begin(x, d.frequenciesOf(n), x.Reshape(x.Expand(positions, int64(batch), int64(n)), -1))
+	p.rotations = d.begin(x, d.frequenciesOf(n), x.Reshape(x.Expand(positions, int64(batch), int64(n)), -1))
 	p.attend = func(layer int, qkv *cgotorch.Tensor) *cgotorch.Tensor {
 		l := d.layers[layer]
 		all := x.SplitWithSizes(x.View(qkv, int64(batch), int64(n), -1, int64(d.c.head)), []int64{int64(d.c.heads), int64(d.c.keyHeads), int64(d.c.keyHeads)}, 2)

@@ -41,7 +41,7 @@ type rowsPass struct {
 	frequencies       []*cgotorch.Tensor // of each rotation
 	// attend maps what the product of queries, keys and values gives to what the next product takes,
 	// [rows, heads*head].
-	attend func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor
+	attend func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor
 	// experts adds what a layer's experts compute to the stream.
 	experts func(l *decoderLayer, s *rowStream)
 }
@@ -56,12 +56,12 @@ type rowStream struct {
 // rows maps tokens to the hidden states behind the last norm, [rows, width].
 func (d *decoder) rows(x *cgotorch.Exec, p *rowsPass) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		sum, turns := d.beginRows(x, p)
+		sum, rotations := d.beginRows(x, p)
 		s := &rowStream{sum: sum}
 		for i, l := range d.layers {
 			before := s.late
 			s.late = x.Tidy(func() *cgotorch.Tensor {
-				d.rowLayer(x, p, s, i, turns[l.rope])
+				d.rowLayer(x, p, s, i, rotations[l.rope])
 				return s.late
 			})
 			before.Close()
@@ -72,7 +72,7 @@ func (d *decoder) rows(x *cgotorch.Exec, p *rowsPass) *cgotorch.Tensor {
 
 // beginRows returns the embeddings of tokens, [rows, width] in the wide dtype, and the turns of
 // their positions.
-func (d *decoder) beginRows(x *cgotorch.Exec, p *rowsPass) (*cgotorch.Tensor, []turn) {
+func (d *decoder) beginRows(x *cgotorch.Exec, p *rowsPass) (*cgotorch.Tensor, []rotation) {
 	if d.wide != cgotorch.Float32 {
 		h := x.Embedding(d.embed, p.tokens, cgotorch.EmbeddingOptions{PaddingIndex: cgotorch.Set(d.c.pad)})
 		return x.MulScalar(d.as(x, h, d.wide), d.c.embedScale), d.begin(x, p.frequencies, p.positions)
@@ -82,11 +82,11 @@ func (d *decoder) beginRows(x *cgotorch.Exec, p *rowsPass) (*cgotorch.Tensor, []
 		scales = append(scales, r.scale)
 	}
 	parts := x.Call("streamtorch::token_embedding", d.embed, p.tokens, p.positions, p.frequencies, scales, d.c.embedScale)[0].([]*cgotorch.Tensor)
-	var turns []turn
+	var rotations []rotation
 	for i := range scales {
-		turns = append(turns, turn{cos: parts[1+2*i], sin: parts[2+2*i]})
+		rotations = append(rotations, rotation{cos: parts[1+2*i], sin: parts[2+2*i]})
 	}
-	return parts[0], turns
+	return parts[0], rotations
 }
 
 // addNorm adds what is late to the stream. It returns the norm of the stream, in the dtype of the
@@ -98,7 +98,7 @@ func (d *decoder) addNorm(x *cgotorch.Exec, s *rowStream, norm *cgotorch.Tensor)
 }
 
 // rowLayer adds attention and the feed-forward layer to the stream.
-func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, i int, by turn) {
+func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, i int, by rotation) {
 	l := d.layers[i]
 	mixed := x.Tidy(func() *cgotorch.Tensor {
 		return p.attend(i, l, l.qkv.forward(x, d.addNorm(x, s, l.beforeMix), false), by)
@@ -154,7 +154,7 @@ func (s *seats) pass(x *cgotorch.Exec, from, n int, blocks []int, alike bool) *r
 		}
 	}
 	p := &rowsPass{tokens: row(s.tokens), positions: row(s.positions), frequencies: s.frequencies}
-	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor {
 		return call(x, "streamtorch::token_attention", qkv, l.queryNorm, l.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, p.positions,
 			s.pages.memory, tables[i], before[i], l.sinks, d.c.heads, l.window, d.c.queryScale, d.c.scoreCap, s.arrived, "full")
 	}

@@ -128,7 +128,7 @@ type tokenPass struct {
 	frequencies     []*cgotorch.Tensor
 	// attend maps what the product of queries, keys and values gives to what the next product
 	// takes.
-	attend func(layer int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor
+	attend func(layer int, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor
 }
 
 // token maps one token to the logits of the next one, [1, vocab] in the wide dtype, by the kernels
@@ -141,7 +141,7 @@ func (d *decoder) token(x *cgotorch.Exec, p *tokenPass) *cgotorch.Tensor {
 	parts := x.Call("streamtorch::token_embedding", d.embed, p.token, p.position, p.frequencies, scales, d.c.embedScale)[0].([]*cgotorch.Tensor)
 	s := &tokenStream{sum: parts[0]}
 	for i, l := range d.layers {
-		by := turn{cos: parts[1+2*l.rope], sin: parts[2+2*l.rope]}
+		by := rotation{cos: parts[1+2*l.rope], sin: parts[2+2*l.rope]}
 		mixed := p.attend(i, d.tokenLinear(x, s, l.beforeMix, l.qkv, "float"), by)
 		d.tokenAdd(x, s, mixed, l.out, l.afterMix)
 		if l.experts != nil {
@@ -234,7 +234,7 @@ func (l *lane) tokenPass(x *cgotorch.Exec, blocks []int) *tokenPass {
 			spanOf[layer], tables[layer] = s, x.Select(live, 0, k)
 		}
 	}
-	return &tokenPass{token: l.token, position: l.position, arrived: l.arrived, frequencies: l.frequencies, attend: func(i int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+	return &tokenPass{token: l.token, position: l.position, arrived: l.arrived, frequencies: l.frequencies, attend: func(i int, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor {
 		layer, s := d.layers[i], spanOf[i]
 		return call(x, "streamtorch::token_attention", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, l.position,
 			l.pages.memory, tables[i], s.before, layer.sinks, d.c.heads, s.window, d.c.queryScale, d.c.scoreCap, l.arrived, d.edge)

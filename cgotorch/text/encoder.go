@@ -113,7 +113,7 @@ func OpenEncoder(device cgotorch.Device, folder string, o EncoderOptions) (*Enco
 		return nil, errors.Join(err, e.free())
 	}
 	if !checksFinite() {
-		e.mostRows = min(e.net.captured(), roundRows(e.batch))
+		e.mostRows = min(e.net.mostCaptured(), roundRows(e.batch))
 	}
 	e.captured = cgotorch.NewCaptured(e.capturedOf, cgotorch.CapturedOptions{WarmUp: 1, MaxGraphs: mostGraphs})
 	if sizes := encoderSizes(e.limit, e.mostRows); len(sizes) > 0 {

@@ -95,19 +95,6 @@ func (l *encoderLayout) fill(most int) bool {
 	return false
 }
 
-// roundRows returns a multiple of 64 that is at least n: at most a quarter more beyond 256, and an
-// eighth beyond 4,096.
-func roundRows(n int) int {
-	step, parts := 64, 8
-	if n > 4096 {
-		parts = 16
-	}
-	for parts*step < n {
-		step *= 2
-	}
-	return (n + step - 1) / step * step
-}
-
 // textsOf returns the numbers of texts that are captured with so many rows. Attention has work for
 // each of them, also for one without tokens.
 func textsOf(rows int) []int {
@@ -116,9 +103,6 @@ func textsOf(rows int) []int {
 	}
 	return []int{rows / 16, rows / 4}
 }
-
-// roundLongest returns 128 times a power of 4: flash attention has blocks of 128 tokens.
-func roundLongest(n int) int { return leastOf(n, 128, 4) }
 
 // encoderSizes returns the sizes of batches of up to `most` rows, with texts of up to `limit` and
 // 512 tokens, the smallest first.

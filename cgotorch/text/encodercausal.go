@@ -85,7 +85,7 @@ func (n *causalNet) places(l *encoderLayout) []int64 { return l.positions(0, fal
 // flashes reports whether attention takes flash attention. Sinks need its sums.
 func (n *causalNet) flashes() bool { return n.d.kernelChoice.flash && !n.d.c.sinks }
 
-func (n *causalNet) captured() int {
+func (n *causalNet) mostCaptured() int {
 	if !n.flashes() || n.d.c.experts.top > 0 {
 		return 0
 	}
@@ -95,7 +95,7 @@ func (n *causalNet) captured() int {
 func (n *causalNet) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	d := n.d
 	p := &pass{rows: b.rows}
-	p.turns = d.begin(x, d.frequencies[0], b.places)
+	p.rotations = d.begin(x, d.frequencies[0], b.places)
 	masks := map[int]*cgotorch.Tensor{}
 	at := x.Arange(cgotorch.Int64, 0, b.longest, 1)
 	for _, l := range d.layers {

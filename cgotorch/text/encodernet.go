@@ -13,9 +13,10 @@ type encoderNet interface {
 	places(l *encoderLayout) []int64
 	// hidden returns [rows, width].
 	hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor
-	// captured returns how many rows a batch that is captured may have: see [rowsOfHost]. It is 0 if
-	// attention does not take LibTorch's flash attention, or if a row depends on how many there are.
-	captured() int
+	// mostCaptured returns how many rows a batch that is captured may have: see [rowsOfHost]. It is 0
+	// if attention does not take LibTorch's flash attention, or if a row depends on how many there
+	// are.
+	mostCaptured() int
 	// free closes the tensors that are not in an encoderWeights.
 	free() error
 }
@@ -95,7 +96,7 @@ func (e *bidirectional) free() error {
 	return nil
 }
 
-func (e *bidirectional) captured() int {
+func (e *bidirectional) mostCaptured() int {
 	if !e.flash {
 		return 0
 	}
@@ -108,10 +109,10 @@ func (e *bidirectional) places(l *encoderLayout) []int64 {
 
 func (e *bidirectional) hidden(x *cgotorch.Exec, b *encoderBatch) *cgotorch.Tensor {
 	h := x.Tidy(func() *cgotorch.Tensor { return e.begin(x, b) })
-	turns, masks := e.turns(x, b), e.masks(x, b)
+	rotations, masks := e.rotations(x, b), e.masks(x, b)
 	for _, l := range e.layers {
 		if e.c.preNorm {
-			h = then(h, x.Tidy(func() *cgotorch.Tensor { return e.pre(x, b, l, h, turns, masks) }))
+			h = then(h, x.Tidy(func() *cgotorch.Tensor { return e.pre(x, b, l, h, rotations, masks) }))
 		} else {
 			h = then(h, x.Tidy(func() *cgotorch.Tensor { return e.post(x, b, l, h, masks) }))
 		}
@@ -145,19 +146,19 @@ func (e *bidirectional) post(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer,
 }
 
 // pre is a layer whose norms come before attention and the feed-forward layer.
-func (e *bidirectional) pre(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer, h *cgotorch.Tensor, turns []turn, masks map[int]*cgotorch.Tensor) *cgotorch.Tensor {
+func (e *bidirectional) pre(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer, h *cgotorch.Tensor, rotations []rotation, masks map[int]*cgotorch.Tensor) *cgotorch.Tensor {
 	in := l.mixNorm.forward(x, h)
-	h = l.out.added(x, e.attend(x, b, l, l.qkv.forward(x, in, "linear"), turns, masks), h)
+	h = l.out.added(x, e.attend(x, b, l, l.qkv.forward(x, in, "linear"), rotations, masks), h)
 	gated := x.Chunk(l.up.forward(x, l.feedNorm.forward(x, h), "linear"), 2, 1)
 	return l.down.added(x, x.Mul(activate(x, e.c.activation, gated[0]), gated[1]), h)
 }
 
 // attend returns the attention of all texts, [rows, width]. `qkv` has their queries, keys and
 // values, [rows, 3*width], and is changed by rotations.
-func (e *bidirectional) attend(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer, qkv *cgotorch.Tensor, turns []turn, masks map[int]*cgotorch.Tensor) *cgotorch.Tensor {
+func (e *bidirectional) attend(x *cgotorch.Exec, b *encoderBatch, l *encoderLayer, qkv *cgotorch.Tensor, rotations []rotation, masks map[int]*cgotorch.Tensor) *cgotorch.Tensor {
 	c, rows := e.c, int64(b.rows)
-	if len(turns) > 0 {
-		by := turns[l.rope]
+	if len(rotations) > 0 {
+		by := rotations[l.rope]
 		heads := x.View(qkv, rows, 3*int64(c.heads), int64(c.head))
 		both := x.Narrow(heads, 1, 0, 2*c.heads)
 		wide := x.To(both, by.cos.DType())
@@ -184,17 +185,17 @@ func (e *bidirectional) attend(x *cgotorch.Exec, b *encoderBatch, l *encoderLaye
 	})
 }
 
-// turns returns the turns of all rows, for each kind of rotation.
-func (e *bidirectional) turns(x *cgotorch.Exec, b *encoderBatch) (turns []turn) {
+// rotations returns the rotations of all rows, for each kind of rotation.
+func (e *bidirectional) rotations(x *cgotorch.Exec, b *encoderBatch) (all []rotation) {
 	if len(e.frequencies) == 0 {
 		return nil
 	}
 	at := x.View(x.To(b.places, cgotorch.Float32), -1, 1, 1)
 	for _, f := range e.frequencies {
 		angles := x.Mul(at, f)
-		turns = append(turns, turn{x.Cos(angles), x.Sin(angles)})
+		all = append(all, rotation{x.Cos(angles), x.Sin(angles)})
 	}
-	return turns
+	return all
 }
 
 // masks returns the tensors that attention adds to its scores, by the reach of layers. Each is for

@@ -86,7 +86,7 @@ func (m *Model) FailToken() error {
 		m.d.withSlots(x, func() {
 			p, calls := l.tokenPass(x, slices.Repeat([]int{1}, len(l.spans))), 0
 			attend := p.attend
-			p.attend = func(layer int, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+			p.attend = func(layer int, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor {
 				if calls++; calls == 3 {
 					x.Fail("FailToken", cgotorch.ErrUnsupported)
 				}
@@ -221,7 +221,7 @@ func (b *Batcher) CapturePieces(on bool) bool {
 			panic(err)
 		}
 	}
-	b.b.captured, b.b.takesPieces = on && able, on && able
+	b.b.capturesPieces, b.b.takesPieces = on && able, on && able
 	return able
 }
 

@@ -207,7 +207,7 @@ func (l *lane) cachedPass(x *cgotorch.Exec, r cachedRows) *rowsPass {
 			spanOf[layer], within[layer] = i, k
 		}
 	}
-	p.attend = func(i int, layer *decoderLayer, qkv *cgotorch.Tensor, by turn) *cgotorch.Tensor {
+	p.attend = func(i int, layer *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor {
 		at, s := spanOf[i], l.spans[spanOf[i]]
 		table := x.Select(x.Narrow(s.table, 2, 0, r.blocks[at]), 0, within[i])
 		query := call(x, "streamtorch::rope_into_pages", qkv, layer.queryNorm, layer.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, positions,
@@ -355,25 +355,4 @@ func (l *lane) sample(x *cgotorch.Exec, f features, logits, result *cgotorch.Ten
 		edge = "full"
 	}
 	l.sampler.pick(x, f, logits, l.token, l.position, result, edge)
-}
-
-// leastOf returns the first of `size`, size*factor, size*factor*factor, … that is at least n.
-func leastOf(n, size, factor int) int {
-	for size < n {
-		size *= factor
-	}
-	return size
-}
-
-// roundUp returns the number of blocks of a captured step that has room for n, up to `most`.
-func roundUp(n, most int) int {
-	size := 8
-	for size < n {
-		if size&(size-1) == 0 {
-			size += size / 2
-		} else {
-			size = size / 3 * 4
-		}
-	}
-	return min(size, most)
 }

@@ -70,8 +70,8 @@ func (r *seats) close() error {
 	return errors.Join(errs...)
 }
 
-// turn takes the frequencies of a long sequence, or of a short one.
-func (r *seats) turn(x *cgotorch.Exec, tokens int) {
+// rotateFor takes the frequencies of a long sequence, or of a short one.
+func (r *seats) rotateFor(x *cgotorch.Exec, tokens int) {
 	if r.long == r.d.c.long(tokens) {
 		return
 	}
