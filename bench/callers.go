@@ -28,8 +28,7 @@ type callersRun struct {
 }
 
 // benchCallers measures answers for many goroutines, by a [text.Batcher] with a model of the shapes
-// of Llama-3.1-8B. PyTorch's own loop over batches and transformers' continuous batching have
-// programs of their own.
+// of Llama-3.1-8B. PyTorch's own loop over batches has a program of its own.
 func benchCallers(c *config, emit func(row)) error {
 	return benchBatcher(c, emit, (*callersRun).prompt, (*callersRun).steady, (*callersRun).beginning, (*callersRun).beside)
 }

@@ -64,6 +64,7 @@ var benchmarks = []benchmark{
 	{name: "text/experts", slow: true, run: benchExperts},
 	{name: "text/callers-8b", slow: true, run: benchCallers},
 	{name: "text/arrivals-8b", slow: true, run: benchArrivals},
+	{name: "text/transformers-8b", slow: true, run: benchTransformers},
 	{name: "text/http-8b", slow: true, run: benchTextHTTP},
 	{name: "text/embeddings", slow: true, run: benchEmbeddings},
 	{name: "serve", slow: true, run: benchServe},
