@@ -11,12 +11,13 @@ import (
 )
 
 // benchTransformers measures callers in a closed loop beside transformers' continuous batching,
-// with the same lengths of prompts and answers. Each caller has four requests, or two of 256.
+// with the same lengths of prompts and answers. A round has four requests a caller, at least 8 and
+// at most 512.
 func benchTransformers(c *config, emit func(row)) error {
 	return benchBatcher(c, emit, (*callersRun).transformers)
 }
 
-// callersRound is what callers.py takes for a number of callers.
+// callersRound is what callers_transformers.py takes for a number of callers.
 type callersRound struct {
 	Callers  int      `json:"callers"`
 	Requests [][2]int `json:"requests"` // tokens of each prompt, and of its answer
@@ -76,7 +77,7 @@ func (c *config) batchedByTransformers(shapes map[string]any, rounds []callersRo
 	if err != nil {
 		return nil, nil, err
 	}
-	command, folder, err := c.script("callers.py")
+	command, folder, err := c.script("callers_transformers.py")
 	defer os.RemoveAll(folder)
 	if err != nil {
 		return nil, nil, err
@@ -84,7 +85,7 @@ func (c *config) batchedByTransformers(shapes map[string]any, rounds []callersRo
 	command.Stdin, command.Stderr = bytes.NewReader(asked), os.Stderr
 	out, err := command.Output()
 	if err != nil {
-		return nil, nil, fmt.Errorf("callers.py: %w; PEER_PYTHON is to be a Python that has PyTorch, Triton and transformers 5", err)
+		return nil, nil, fmt.Errorf("callers_transformers.py: %w; PEER_PYTHON is to be a Python that has PyTorch, Triton and transformers 5", err)
 	}
 	best, notes = map[int]float64{}, map[int]string{}
 	for _, line := range strings.Split(string(out), "\n") {
@@ -96,7 +97,7 @@ func (c *config) batchedByTransformers(shapes map[string]any, rounds []callersRo
 		}
 	}
 	if len(best) != len(rounds) {
-		return nil, nil, fmt.Errorf("callers.py told %d rates, want %d: %s", len(best), len(rounds), out)
+		return nil, nil, fmt.Errorf("callers_transformers.py told %d rates, want %d: %s", len(best), len(rounds), out)
 	}
 	return best, notes, nil
 }

@@ -115,7 +115,7 @@ func (a *answer) part(rest *promptRest, from, to int, last bool) error {
 			c.clear(x, from)
 			rest.device = x.Keep(cgotorch.FromSlice(x, rest.tokens))
 		}
-		l.rotateFor(x, rest.from+len(rest.tokens))
+		l.chooseFrequencies(x, rest.from+len(rest.tokens))
 		c.long = l.long
 		if last { // before the pass, because these copies wait for earlier work
 			a.load(x, l, allowed)
@@ -146,7 +146,7 @@ func (a *answer) place(x *cgotorch.Exec, l *lane) {
 
 // enter loads the lane for a step that begins with a token at position `at`.
 func (a *answer) enter(x *cgotorch.Exec, l *lane, at int, token []int64) {
-	l.rotateFor(x, at+1)
+	l.chooseFrequencies(x, at+1)
 	a.load(x, l, nil)
 	write(x, l.token, token)
 	l.loaded = a.c
@@ -181,7 +181,7 @@ func (a *answer) next(ctx context.Context) (Token, error) {
 	defer read.Close()
 	a.late, a.ahead = nil, false
 	last, early := len(a.made)+1 >= a.most, a.c.m.stream.Device().IsCUDA()
-	if rotates := a.c.long != a.c.m.d.c.long(at+1); early && !last && !rotates {
+	if changes := a.c.long != a.c.m.d.c.long(at+1); early && !last && !changes {
 		a.err = a.step(at, nil)
 	}
 	select {

@@ -13,19 +13,19 @@ type batch struct {
 	lanes   []*lane
 	told    *cgotorch.Tensor // as one of results
 	results *results         // of steps
-	first   *results         // of prompts
+	first   *results         // pieces of prompts are captured
 	steps   map[features]*cgotorch.Captured
 
 	positions []int64 // as they lie on the device before the next step
 	changed   bool    // the device has others
 	host      staging // of positions
 
-	capturesPieces bool                            // of prompts
+	capturesPieces bool                            // pieces of prompts are captured
 	takesPieces    bool                            // steps take them
 	pieces         *cgotorch.Captured              // see pieceOf
 	stepsWithPiece map[features]*cgotorch.Captured // steps with pieces: see besideOf
 	piece          [2]staging                      // of the last two, which take turns
-	latest         int                             // that of the last piece
+	latest         int                             // the element of piece that the last piece used
 }
 
 // newBatch makes n empty seats beside the lane of a model.

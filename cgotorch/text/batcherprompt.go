@@ -205,7 +205,7 @@ func (b *Batcher) runPiece(p *promptPiece) error {
 	var read *cgotorch.HostRead
 	err := b.m.stream.Do(func(x *cgotorch.Exec) error {
 		x = plain(x)
-		l.rotateFor(x, r.rest.from+len(tokens))
+		l.chooseFrequencies(x, r.rest.from+len(tokens))
 		if p.last {
 			b.load(x, r, a.mask)
 		}

@@ -50,7 +50,7 @@ func (b *Batcher) stepOf(long bool, prompts *promptTurn) bool {
 	if err == nil {
 		err = b.m.stream.Do(func(x *cgotorch.Exec) (err error) {
 			x = plain(x)
-			b.b.rotateFor(x, b.lengthOf(long))
+			b.b.chooseFrequencies(x, b.lengthOf(long))
 			if f.mask {
 				b.masks(x, rows)
 			}

@@ -18,7 +18,7 @@ import (
 //	       "int4" experts and all products that int8 makes narrow are so.
 //
 // Other weights get the nearest codes when they are loaded. A token's product multiplies the codes
-// themselves: csrc/kernels/token_codes4_cuda.h. A prompt's product first computes the matrix, or
+// as integers: csrc/kernels/token_codes4_cuda.h. A prompt's product first computes the matrix, or
 // that of one expert, in the model's dtype, in memory that is free again after it. The layout is
 // that of csrc/kernels/codes4.h.
 const mxfp4, int4 = "mxfp4", "int4"

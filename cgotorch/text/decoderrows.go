@@ -70,8 +70,8 @@ func (d *decoder) rows(x *cgotorch.Exec, p *rowsPass) *cgotorch.Tensor {
 	})
 }
 
-// beginRows returns the embeddings of tokens, [rows, width] in the wide dtype, and the turns of
-// their positions.
+// beginRows returns the embeddings of tokens, [rows, width] in the wide dtype, and the
+// rotations of their positions.
 func (d *decoder) beginRows(x *cgotorch.Exec, p *rowsPass) (*cgotorch.Tensor, []rotation) {
 	if d.wide != cgotorch.Float32 {
 		h := x.Embedding(d.embed, p.tokens, cgotorch.EmbeddingOptions{PaddingIndex: cgotorch.Set(d.c.pad)})

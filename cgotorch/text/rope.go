@@ -197,7 +197,7 @@ func (c *decoderConfig) long(tokens int) bool {
 }
 
 // frequencies returns the angle of one position for each element, float32 [width]. Elements i and
-// i+width/2 turn by one angle, and that of the first is negative: see [turn]. The arithmetic is
+// i+width/2 turn by one angle, and that of the first is negative: see [rotation]. The arithmetic is
 // that of Hugging Face's transformers, in float32. It waits for the device.
 func (r ropeConfig) frequencies(x *cgotorch.Exec, tokens int) *cgotorch.Tensor {
 	exponents := x.DivScalar(x.Arange(cgotorch.Float32, 0, r.width, 2), r.width)

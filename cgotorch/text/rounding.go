@@ -10,7 +10,8 @@ func leastOf(n, size, factor int) int {
 	return size
 }
 
-// roundUp returns the number of blocks of a captured step that has room for n, up to `most`.
+// roundUp returns the first of 8, 12, 16, 24, 32, 48, … that is at least n, but not more than
+// `most`. Blocks of captured steps and bytes of host slabs are rounded so.
 func roundUp(n, most int) int {
 	size := 8
 	for size < n {
@@ -23,7 +24,7 @@ func roundUp(n, most int) int {
 	return min(size, most)
 }
 
-// roundBlocks returns 64 times a power of 4. More sizes would be more graphs. The tables of pieces
+// roundBlocks rounds the blocks of a step with a piece: 64 times a power of 4. The tables of pieces
 // are 64 times a power of 16, because attention of prompts takes no longer with a longer table.
 func roundBlocks(n int) int { return leastOf(n, 64, 4) }
 

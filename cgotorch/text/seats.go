@@ -70,8 +70,8 @@ func (r *seats) close() error {
 	return errors.Join(errs...)
 }
 
-// rotateFor takes the frequencies of a long sequence, or of a short one.
-func (r *seats) rotateFor(x *cgotorch.Exec, tokens int) {
+// chooseFrequencies copies the frequencies for a sequence of so many tokens, if they are not there.
+func (r *seats) chooseFrequencies(x *cgotorch.Exec, tokens int) {
 	if r.long == r.d.c.long(tokens) {
 		return
 	}

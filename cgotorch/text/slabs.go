@@ -8,7 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// slabs are page-locked host memory that nobody has, for the next who needs some.
+// slabs keeps page-locked host memory that is not in use.
 type slabs struct{ free []*cgotorch.HostSlab }
 
 // mostSlabs is how many of them are kept.

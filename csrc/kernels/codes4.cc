@@ -76,7 +76,7 @@ __device__ __forceinline__ float number(unsigned word, int k) {
 #if FORM == 4
   return code - 8;
 #else
-  const float magnitude = __uint_as_float((code & 7) << 22) * 8.5070591730234616e37f;  // e2m1 is float32 times 2^-126
+  const float magnitude = __uint_as_float((code & 7) << 22) * 8.5070591730234616e37f;  // as float32, the bits of e2m1 are the number times 2^-126
   return code & 8 ? -magnitude : magnitude;
 #endif
 }

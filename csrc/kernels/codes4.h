@@ -6,7 +6,8 @@
 // A matrix [rows, columns] is cut into segments, all of one width: a multiple of 128 columns, so
 // that a row ends within the last of them. A row of a segment has the codes of its columns, two in
 // a byte, the first in the low half. Then come the scales, and zeros up to a multiple of 16 bytes.
-// It is no multiple of 128, so that rows lie in different banks of shared memory.
+// Where that is a multiple of 128, 16 more follow, so that rows lie in different banks of shared
+// memory.
 //
 // A packed matrix is [segments * rows, bytes]: all rows of the first segment, then those of the
 // second. So the rows of a segment that a kernel copies at a time lie in one piece. Columns behind

@@ -1,4 +1,5 @@
 // The kernels of prompt_attention.cc.
+// The text of token_instructions_cuda.h comes before it.
 //
 // A block has some rows of a prompt, with the group of query heads that share a key head: a tile of
 // up to 128 queries, 16 or 32 of each warp. It goes over the keys that the last of them sees, 64 or

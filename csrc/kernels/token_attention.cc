@@ -200,14 +200,14 @@ const CudaProgram& program_of(const Inputs& of, const Layout& layout, Edge edge)
   const at::ScalarType from = of.qkv.scalar_type();
   const auto in_twos = [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 8 == 0; };
   const bool aligned = in_twos(of.cos) && in_twos(of.sin) && (!is_defined(of.query_norm) || (in_twos(*of.query_norm) && in_twos(*of.key_norm)));
-  const int wide = of.head() > 64 && of.turned() % 4 == 0 && aligned ? 2 : 1;  // a head of 64 has two elements for each lane
-  const std::tuple key(dtype, from, of.rows() > 1, of.head(), wide, group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0,
+  const int neighbours = of.head() > 64 && of.turned() % 4 == 0 && aligned ? 2 : 1;  // a head of 64 has two elements for each lane
+  const std::tuple key(dtype, from, of.rows() > 1, of.head(), neighbours, group, layout.stages, layout.cluster, layout.warps, static_cast<int>(of.norm()), of.cap > 0,
                        is_defined(of.sinks), static_cast<int>(edge));
   return variant_of(key, [&] {
     Variant made{"attention of a token by groups of " + std::to_string(group) + " heads of " + std::to_string(of.head()) + " " + float_name(dtype),
                  "\n" + define("DTYPE", float_name(dtype)) + define("MMA", dtype == at::kHalf ? "\"f16\"" : "\"bf16\"") + define("QKV", float_name(from)) +
                      define("ROWS", of.rows() > 1) + define("HEAD", of.head()) + define("GROUP", group) + define("STAGES", layout.stages) +
-                     define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("WIDE", wide) + define("NORM", of.norm()) +
+                     define("CLUSTER", layout.cluster) + define("WARPS", layout.warps) + define("NEIGHBOURS", neighbours) + define("NORM", of.norm()) +
                      define("CAP", of.cap > 0) + define("SINKS", is_defined(of.sinks)) + define("EDGE", edge) + kEdgesText,
                  std::string(kTokenInstructionsText) + kTokenHeadsText + kTokenAttentionText, /*fused_multiply_add=*/true};
     made.most_shared_memory = true;

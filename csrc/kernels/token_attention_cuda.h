@@ -32,8 +32,8 @@
 //   STAGES   of a warp's ring
 //   CLUSTER  blocks of a cluster: 8, 4 or 2, or 1 with rows or below compute capability 9.0
 //   WARPS    of a block
-//   WIDE     neighbours that a lane loads at once: 2, or 1 for a HEAD up to 64, where norms or
-//            rotations are not aligned to 8 bytes, and where not a multiple of 4 is turned
+//   NEIGHBOURS  elements that a lane loads at once: 2, or 1 if HEAD is at most 64, if norms or
+//            rotations are not aligned to 8 bytes, or if no multiple of 4 is turned
 //   NORM     0: no norm of queries and keys, 1: one of each head, 2: one of all heads together
 //   CAP      1: scores go through cap * tanh(score / cap)
 //   SINKS    1: each head has a score that takes weight and has no value
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
     }
     end_group();
   };
-#pragma unroll 1
+#pragma unroll
   for (int i = 0; i < STAGES; ++i) ask(i / 2, i % 2 == 1, i);
 
   Raw *key_place = nullptr, *value_place = nullptr;

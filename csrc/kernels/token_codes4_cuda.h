@@ -9,7 +9,7 @@
 // Tensor cores multiply codes with integers: Note [Integers of the input] in token_linear_cuda.h.
 // Each lane has 32 columns of two rows, the columns of one scale. The four lanes of a row have four
 // scales, so their sums may not meet. A lane multiplies its columns with two columns of the matrix
-// B of m16n8k32 that are zeros for the other lanes: the high and the low parts of the input. So a
+// B of m16n8k32: the high and the low parts of the input. They are zeros for the other lanes. So a
 // lane ends with the sums of its own columns, and multiplies them with its scales in float32.
 //
 // The text is compiled for one more macro:
@@ -27,8 +27,8 @@ constexpr int kHeld = 8;  // turns whose sums wait in shared memory: then the wa
 static_assert(PAIRS == 8 && WIDTH % 128 == 0, "a warp multiplies 16 rows of 128 columns at a time");
 static_assert(TOGETHER == 1 || BOXES == 1, "inputs of boxes that are together lie behind each other");
 
-// Returns the row of a box that is row g of the product, of the first eight. Eight lanes load 64
-// bytes of two rows at once: of rows whose banks differ.
+// Returns which row of a box is row g of the product, for g below 8. Eight lanes load 64 bytes of
+// two rows at once. The order makes the banks of these rows differ.
 __device__ __forceinline__ int row_of(int g) {
   constexpr int kChunks = kLine / 16;
   if (kChunks % 2 != 0) return g / 2 + g % 2 * 4;
@@ -52,8 +52,7 @@ __device__ __forceinline__ void fill(const Linear& l, const Boxes& boxes, const 
 #if CODES == 3
 constexpr float kUnit = 0.5f;  // of the numbers that are multiplied
 
-// The power of two of 32 columns. 255 is NaN. 0 becomes 0: 2^-127 is too small for what is
-// multiplied here.
+// The power of two of 32 columns. 255 is NaN. 0, which is 2^-127, becomes 0.
 using Scale = unsigned char;
 __device__ __forceinline__ float widen_scale(Scale scale) { return __uint_as_float(scale == 255 ? 0x7FC00000u : static_cast<unsigned>(scale) << 23); }
 #else
@@ -63,8 +62,8 @@ using Scale = unsigned short;  // of 32 columns
 __device__ __forceinline__ float widen_scale(Scale scale) { return BFloat16::widen(scale); }
 #endif
 
-// Adds the products of four codes in each of a lane's two rows, twice, and of eight inputs to
-// `sums`.
+// Adds to `sums` the products of eight codes in each of a lane's two rows with eight inputs. a0 and
+// a2 are of the first row, a1 and a3 of the second.
 __device__ __forceinline__ void multiply(int (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 x) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
@@ -100,19 +99,19 @@ struct Products {
   }
 
   // Returns the sum of a row, 0 or 1.
-  __device__ __forceinline__ float of(int row, Group group) const {
+  __device__ __forceinline__ float of(int row, InputScale input) const {
     const int high = 2 * row, low = 2 * row + 1;
 #if CODES == 3
     const int sum = (sums[0][high] - sums[1][high]) * 256 + (sums[0][low] - sums[1][low]);
 #else
-    const int sum = (sums[0][high] + sums[1][high]) * 256 + (sums[0][low] + sums[1][low]) - group.eight;
+    const int sum = (sums[0][high] + sums[1][high]) * 256 + (sums[0][low] + sums[1][low]) - input.eight_sums;
 #endif
-    return static_cast<float>(sum) * group.scale;
+    return static_cast<float>(sum) * input.scale;
   }
 };
 
 // Adds a unit's products of two rows to `sums`. `row` is that of the first one in the box.
-__device__ __forceinline__ void add_unit(float2& sums, const unsigned char* row, int line, const uint4 (&x)[2], Group group, float share, unsigned first_four) {
+__device__ __forceinline__ void add_unit(float2& sums, const unsigned char* row, int line, const uint4 (&x)[2], InputScale input, float share, unsigned first_four) {
   const int t = threadIdx.x % 4;
   const unsigned char* const other = row + 8 * kLine;
   const uint4 first = *reinterpret_cast<const uint4*>(row + line * 64 + t * 16), second = *reinterpret_cast<const uint4*>(other + line * 64 + t * 16);
@@ -123,8 +122,8 @@ __device__ __forceinline__ void add_unit(float2& sums, const unsigned char* row,
   products.add(1, first.y, second.y, make_uint2(x[0].z, x[0].w), first_four);
   products.add(2, first.z, second.z, make_uint2(x[1].x, x[1].y), first_four);
   products.add(3, first.w, second.w, make_uint2(x[1].z, x[1].w), first_four);
-  sums.x = fmaf(products.of(0, group), share * widen_scale(first_scale), sums.x);
-  sums.y = fmaf(products.of(1, group), share * widen_scale(second_scale), sums.y);
+  sums.x = fmaf(products.of(0, input), share * widen_scale(first_scale), sums.x);
+  sums.y = fmaf(products.of(1, input), share * widen_scale(second_scale), sums.y);
 }
 
 // Loads 16 bytes of shared memory in lanes in which `loads` is true. In others `to` stays.
@@ -162,8 +161,10 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 2) token_codes4(
   const Barrier pushed{address_of(&of_pushed)};
   expect_pushes(pushed, sizeof of_other);
 #endif
-  __shared__ volatile unsigned in_register;  // of mxfp4
+#if CODES == 3
+  __shared__ volatile unsigned in_register;
   if (threadIdx.x == 0) in_register = kFirstFour;
+#endif
   const Shared s(shared, l, kWarps);
   if (!begin_block<kWarps>(l, boxes, s, picks)) return;
 #if SPLIT > 1
@@ -173,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 2) token_codes4(
   const int groups = groups_of(l), pairs = pairs_of(l), turns = groups * kTurns;
   const bool own = g / 2 == t;  // this lane has inputs
   const unsigned own_inputs = address_of(s.x) + 64 * t + 32 * (g % 2);
-  const Group* const groups_of_x = groups_of_inputs(s.x) + t;
+  const InputScale* const scales_of_x = scales_of_inputs(s.x) + t;
   uint4 x[kSame ? kRounds : 1][2] = {};
   const auto load_inputs = [&](uint4(&to)[2], unsigned at) {
     load_if(own, to[0], at);
@@ -183,7 +184,11 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 2) token_codes4(
   for (int round = 0; kSame && round < kRounds; ++round) {
     if (round * kWarps + warp < kUnits) load_inputs(x[round], own_inputs + (round * kWarps + warp) * 256);
   }
+#if CODES == 3
   const unsigned first_four = in_register;
+#else
+  constexpr unsigned first_four = 0;  // int4 looks nothing up
+#endif
   Place from;
   Turn turn(groups);
   int buffer = 0;
@@ -224,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 2) token_codes4(
             uint4(&of)[2] = x[kSame ? round : 0];
             if (!kSame) load_inputs(of, own_inputs + before * 256);
             const float share = PICKS == 2 ? picks[first_part() + part + which].share : 1;
-            add_unit(sums, stage + which * kBoxBytes + row_of(g) * kLine, line, of, groups_of_x[before * 4], share, first_four);
+            add_unit(sums, stage + which * kBoxBytes + row_of(g) * kLine, line, of, scales_of_x[before * 4], share, first_four);
           }
           __syncwarp();
           if (filled) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // the boxes may be replaced

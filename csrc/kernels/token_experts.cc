@@ -203,7 +203,7 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const Cut cut = of.coded() ? Cut(of.segments()) : Cut(of.columns(), /*coded=*/false, /*ring=*/true);
   const int warps = of.coded() ? warps4(division.together * cut.width / 128) : 4;
   const int line = of.coded() ? static_cast<int>(of.segments().bytes) : cut.width * 2;  // bytes of a row in a box
-  const int eighths = of.coded() ? 18 : 16;  // bytes of eight columns of the input
+  const int bytes_of_eight = of.coded() ? 18 : 16;  // bytes of eight columns of the input
   at::Tensor out = of.summed() ? at::empty({1, of.rows()}, of.weight.options().dtype(at::kFloat)) : at::empty({top, of.rows() / 2}, of.weight.options().dtype(dtype));
   Linear l{.input = of.input.const_data_ptr(), .weight = of.weight.const_data_ptr(), .bias = read(of.bias), .norm = read(of.norm), .residual = read(of.residual),
            .out = out.mutable_data_ptr(), .picks = of.picks.const_data_ptr(), .shares = read(of.shares), .eps = static_cast<float>(of.eps),
@@ -211,8 +211,9 @@ at::Tensor by_kernel(const Inputs& of, Edge edge, at::IntArrayRef sizes) {
   const int stage_bytes = division.together * line * 2 * in_group;
   const int clusters = std::min(chip.multiprocessors / division.split, groups * turns);
   const int copies = (groups * turns + clusters - 1) / clusters * cut.boxes * (parts / division.together);
-  const int kept = cut.padded / 8 * eighths * parts + 8 * warps, of_sums = of.coded() ? bytes_of_sums4(warps, in_group) : 0;  // bytes
-  const int room = (chip.shared_memory - kept - of_sums - 48 * top - 768) / (stage_bytes + 16);
+  const int kept = cut.padded / 8 * bytes_of_eight * parts + 8 * warps, of_sums = of.coded() ? bytes_of_sums4(warps, in_group) : 0;  // bytes
+  const int fixed = 48 * top + 768;  // of static shared memory: picks, the other block's sums, and barriers
+  const int room = (chip.shared_memory - kept - of_sums - fixed) / (stage_bytes + 16);
   const auto size = [&](size_t i, int64_t own) {
     return static_cast<int>(std::min<int64_t>(sizes.empty() ? own : sizes[i], INT16_MAX)) * (of.coded() ? 1 : cut.boxes_together());
   };

@@ -54,7 +54,7 @@ constexpr int kSteps = (HEAD + 31) / 32;           // of a product of query and 
 constexpr int kWide = (HEAD + 63) / 64;            // groups of 64 elements of a value
 constexpr int kPart = GROUP * HEAD / CLUSTER;      // numbers that one block of a cluster finishes
 constexpr int kRows = (GROUP + 2 + WARPS - 1) / WARPS;  // heads that a warp makes
-constexpr int kCouples = (HEAD / 2 + 32 * WIDE - 1) / (32 * WIDE);  // of a head, that a lane makes
+constexpr int kCouples = (HEAD / 2 + 32 * NEIGHBOURS - 1) / (32 * NEIGHBOURS);  // of a head, that a lane makes
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
 // ---- instructions
@@ -179,10 +179,10 @@ __device__ __forceinline__ void write(const TokenAttention& a, int key_head, int
 
 // ---- the heads of the token
 
-// Loads WIDE neighbours.
+// Loads NEIGHBOURS neighbours.
 template <typename From>
-__device__ __forceinline__ void load_wide(float* to, const typename From::Raw* from) {
-  if constexpr (WIDE == 1) {
+__device__ __forceinline__ void load_neighbours(float* to, const typename From::Raw* from) {
+  if constexpr (NEIGHBOURS == 1) {
     to[0] = From::widen(__ldcg(from));
   } else if constexpr (sizeof(typename From::Raw) == 4) {
     const float2 v = __ldcg(reinterpret_cast<const float2*>(from));
@@ -193,9 +193,9 @@ __device__ __forceinline__ void load_wide(float* to, const typename From::Raw* f
   }
 }
 
-// Writes WIDE neighbours as DTYPE, and what rounding left over to `left`, unless that is NULL.
-__device__ __forceinline__ void store_wide(Raw* to, Raw* left, const float* v) {
-  if constexpr (WIDE == 1) {
+// Writes NEIGHBOURS neighbours as DTYPE, and what rounding left over to `left`, unless that is NULL.
+__device__ __forceinline__ void store_neighbours(Raw* to, Raw* left, const float* v) {
+  if constexpr (NEIGHBOURS == 1) {
     *to = DTYPE::narrow(v[0]);
     if (left != nullptr) *left = DTYPE::narrow(v[0] - DTYPE::widen(*to));
   } else {
@@ -207,14 +207,14 @@ __device__ __forceinline__ void store_wide(Raw* to, Raw* left, const float* v) {
 }
 
 // What a lane needs of the heads that its warp makes: queries, then the key, then the value. A lane
-// makes couples of elements that are turned together, each WIDE neighbours. Elements that are not
+// makes couples of elements that are turned together, each NEIGHBOURS neighbours. Elements that are not
 // turned are couples, too.
 struct Heads {
-  float norm[NORM ? kRows : 1][kCouples][2 * WIDE];
+  float norm[NORM ? kRows : 1][kCouples][2 * NEIGHBOURS];
 
   static __device__ __forceinline__ int row(int i) { return threadIdx.x / 32 + i * WARPS; }
-  static __device__ __forceinline__ bool inside(int i) { return HEAD % (64 * WIDE) == 0 || couple(i) < HEAD / 2; }
-  static __device__ __forceinline__ int couple(int i) { return (threadIdx.x % 32 + 32 * i) * WIDE; }
+  static __device__ __forceinline__ bool inside(int i) { return HEAD % (64 * NEIGHBOURS) == 0 || couple(i) < HEAD / 2; }
+  static __device__ __forceinline__ int couple(int i) { return (threadIdx.x % 32 + 32 * i) * NEIGHBOURS; }
 
   // Returns the first element of one half of a couple.
   static __device__ __forceinline__ int element(const TokenAttention& a, int i, int half) {
@@ -232,7 +232,7 @@ struct Heads {
       if (NORM == 2) from += (row(r) < GROUP ? key_head * GROUP + row(r) : key_head) * HEAD;
 #pragma unroll
       for (int i = 0; i < 2 * kCouples; ++i) {
-        if (inside(i / 2)) load_wide<Float>(norm[r][i / 2] + i % 2 * WIDE, from + element(a, i / 2, i % 2));
+        if (inside(i / 2)) load_neighbours<Float>(norm[r][i / 2] + i % 2 * NEIGHBOURS, from + element(a, i / 2, i % 2));
       }
     }
 #endif
@@ -242,7 +242,7 @@ struct Heads {
   // With `newest` the key and the value go into `fresh`, and into their places in the cache.
   __device__ __forceinline__ void make(const TokenAttention& a, int key_head, bool newest, Raw (*queries)[GROUP * kRow], Raw (*fresh)[HEAD],
                                        Raw* key_place, Raw* value_place) const {
-    float v[kRows][kCouples][2 * WIDE], cosine[kCouples][2 * WIDE], sine[kCouples][2 * WIDE];
+    float v[kRows][kCouples][2 * NEIGHBOURS], cosine[kCouples][2 * NEIGHBOURS], sine[kCouples][2 * NEIGHBOURS];
     const int heads = a.key_heads * GROUP;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -250,18 +250,18 @@ struct Heads {
       const QKV::Raw* const from = a.qkv + static_cast<size_t>(of < GROUP ? key_head * GROUP + of : heads + key_head + (of - GROUP) * a.key_heads) * HEAD;
 #pragma unroll
       for (int i = 0; i < 2 * kCouples; ++i) {
-        float* const to = v[r][i / 2] + i % 2 * WIDE;
-        to[0] = to[WIDE - 1] = 0;
-        if (of < (newest ? GROUP + 2 : GROUP) && inside(i / 2)) load_wide<QKV>(to, from + element(a, i / 2, i % 2));
+        float* const to = v[r][i / 2] + i % 2 * NEIGHBOURS;
+        to[0] = to[NEIGHBOURS - 1] = 0;
+        if (of < (newest ? GROUP + 2 : GROUP) && inside(i / 2)) load_neighbours<QKV>(to, from + element(a, i / 2, i % 2));
       }
     }
 #pragma unroll
     for (int i = 0; i < 2 * kCouples; ++i) {
-      float *const c = cosine[i / 2] + i % 2 * WIDE, *const s = sine[i / 2] + i % 2 * WIDE;
-      c[0] = c[WIDE - 1] = 1, s[0] = s[WIDE - 1] = 0;
+      float *const c = cosine[i / 2] + i % 2 * NEIGHBOURS, *const s = sine[i / 2] + i % 2 * NEIGHBOURS;
+      c[0] = c[NEIGHBOURS - 1] = 1, s[0] = s[NEIGHBOURS - 1] = 0;
       if (couple(i / 2) < a.turned / 2) {
-        load_wide<Float>(c, a.cosines + element(a, i / 2, i % 2));
-        load_wide<Float>(s, a.sines + element(a, i / 2, i % 2));
+        load_neighbours<Float>(c, a.cosines + element(a, i / 2, i % 2));
+        load_neighbours<Float>(s, a.sines + element(a, i / 2, i % 2));
       }
     }
 #if NORM == 2
@@ -298,7 +298,7 @@ struct Heads {
 #pragma unroll
       for (int i = 0; i < kCouples; ++i) {
 #pragma unroll
-        for (int e = 0; e < 2 * WIDE; ++e) squares = fmaf(v[r][i][e], v[r][i][e], squares);
+        for (int e = 0; e < 2 * NEIGHBOURS; ++e) squares = fmaf(v[r][i][e], v[r][i][e], squares);
       }
       const float factor = rsqrtf(sum_of_warp(squares) / HEAD + a.eps);
 #elif NORM == 2
@@ -307,25 +307,25 @@ struct Heads {
 #pragma unroll
       for (int i = 0; i < kCouples; ++i) {
         if (!inside(i)) continue;
-        float normed[2 * WIDE], made[2 * WIDE];
+        float normed[2 * NEIGHBOURS], made[2 * NEIGHBOURS];
 #pragma unroll
-        for (int e = 0; e < 2 * WIDE; ++e) {
+        for (int e = 0; e < 2 * NEIGHBOURS; ++e) {
           normed[e] = v[r][i][e];
 #if NORM
           if (of <= GROUP) normed[e] *= factor * (norm[r][i][e] + a.offset);
 #endif
         }
 #pragma unroll
-        for (int e = 0; e < 2 * WIDE; ++e) made[e] = of <= GROUP ? fmaf(normed[e], cosine[i][e], normed[(e + WIDE) % (2 * WIDE)] * sine[i][e]) : normed[e];
+        for (int e = 0; e < 2 * NEIGHBOURS; ++e) made[e] = of <= GROUP ? fmaf(normed[e], cosine[i][e], normed[(e + NEIGHBOURS) % (2 * NEIGHBOURS)] * sine[i][e]) : normed[e];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int at = element(a, i, half);
           if (of < GROUP) {
             const int to = key_at(of, at / 8) + at % 8;
-            store_wide(queries[0] + to, queries[1] + to, made + half * WIDE);
+            store_neighbours(queries[0] + to, queries[1] + to, made + half * NEIGHBOURS);
           } else {
-            store_wide(fresh[of - GROUP] + at, nullptr, made + half * WIDE);
-            store_wide((of == GROUP ? key_place : value_place) + at, nullptr, made + half * WIDE);
+            store_neighbours(fresh[of - GROUP] + at, nullptr, made + half * NEIGHBOURS);
+            store_neighbours((of == GROUP ? key_place : value_place) + at, nullptr, made + half * NEIGHBOURS);
           }
         }
       }

@@ -1,5 +1,7 @@
 // The CUDA text of products with one row: token_linear.cc compiles and launches it.
 //
+// The text of token_instructions_cuda.h comes before it.
+//
 // A product of one row reads each weight once, so the memory's speed bounds it. Two of its outputs
 // are a pair. Four kernels compute it:
 //
@@ -65,7 +67,7 @@ struct Linear {
   float alpha;            // the same
   int rows;               // of a matrix
   int stages;             // of the ring
-  int window;             // boxes that are on their way at the same time
+  int window;             // stages of the ring that are on their way at the same time
 };
 
 constexpr bool kTwoMatrices = EPILOGUE == 3 || EPILOGUE == 4;
@@ -121,14 +123,14 @@ constexpr float kHighScale = 1.f / 256, kLowScale = 2048;  // of the two parts o
 #if CODES >= 3
 constexpr int kAllInputs = (PICKS == 2 ? TOP / SPLIT : 1) * PADDED;
 
-// Of 32 columns of the input, which are integers times `scale`. `eight` is eight times their sum,
-// which the codes of int4 are too large by.
-struct Group {
+// Of 32 columns of the input, which are integers times `scale`. `eight_sums` is eight times their
+// sum, which the products of int4 are too large by.
+struct InputScale {
   float scale;
-  int eight;
+  int eight_sums;
 };
 
-__device__ __forceinline__ Group* groups_of_inputs(Raw* x) { return reinterpret_cast<Group*>(x + kAllInputs); }
+__device__ __forceinline__ InputScale* scales_of_inputs(Raw* x) { return reinterpret_cast<InputScale*>(x + kAllInputs); }
 
 // Returns the byte `which` of four numbers.
 __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned c, unsigned d, int which) {
@@ -143,7 +145,8 @@ __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned c,
 // 256 times its high part, and its low part. Both have eight bits, and lie 32 bytes from each
 // other. The sums are exact. A column errs by 2^-16 of the largest of its 32, where rounding to
 // bfloat16 errs by 2^-9 of itself. If one is not finite, the scale is NaN, and so are the results.
-// Columns that are all below 2^-111 become zeros, and some near 2^120 make infinity.
+// Columns below 1/128 of the largest are coarser than in bfloat16. 32 columns that are all below
+// 2^-111 become zeros, and a sum may be infinite where columns reach 2^120.
 __device__ __forceinline__ void put_integers(Raw* x, int at, const float (&v)[8]) {
   const unsigned four = 0xFu << (threadIdx.x % 32 / 4 * 4);  // the lanes of these 32 columns
   unsigned most = 0;                                           // as a float
@@ -168,7 +171,7 @@ __device__ __forceinline__ void put_integers(Raw* x, int at, const float (&v)[8]
     sum += __shfl_xor_sync(four, sum, 1);
     sum += __shfl_xor_sync(four, sum, 2);
   }
-  if (threadIdx.x % 4 == 0) groups_of_inputs(x)[at / 32] = {scale, static_cast<int>(8 * sum)};
+  if (threadIdx.x % 4 == 0) scales_of_inputs(x)[at / 32] = {scale, static_cast<int>(8 * sum)};
   // In the order in which a word's codes of 4 bits come.
   constexpr int kStep = CODES == 4 ? 2 : 1, kNext = CODES == 4 ? 1 : 4;
   const auto both = [&](const unsigned(&of)[8], int which) {
@@ -317,7 +320,6 @@ __device__ __forceinline__ void multiply(float& even, float& odd, const uint4& w
     odd = fmaf(w[i + 1], x[i + 1], odd);
   }
 }
-
 #endif
 
 // What is added to the products of a pair, as it was loaded: the first arithmetic with it waits for

@@ -61,12 +61,12 @@ struct Boxes4 {
   const void* slots;
 };
 
-// The stages that token_codes4 has on their way, unless `sizes` says it: enough bytes for a
+// The stages that token_codes4 has on their way, unless `sizes` says otherwise: enough bytes for a
 // multiprocessor's part of the memory's rate.
 constexpr int window4(int stage_bytes) { return std::max(2, (32 << 10) / stage_bytes); }
 
-// The warps of token_codes4 that multiply so many lines of 128 columns in turns. With 12 of them,
-// two blocks have room on a multiprocessor.
+// The number of warps of token_codes4 that multiply this many lines of 128 columns. At most 12
+// multiply, so that two blocks have room on a multiprocessor.
 constexpr int warps4(int lines) {
   const int turns = (lines + 11) / 12;
   return std::max(8, (lines + turns - 1) / turns);

@@ -3,10 +3,11 @@
 // whose boxes lie in one piece or two, by cp.async.bulk. It needs compute capability 9.0.
 //
 // A group is PAIRS pairs of rows. A box is WIDTH columns of each of its rows, and lies in shared
-// memory as [matrix][row][WIDTH]. A row has BOXES of them, whole lines of 128 bytes, which are
-// copied faster. What is behind the last column becomes zeros. One thread of a block copies the
-// boxes of the block's groups. Few boxes are on their way at the same time, because the small loads
-// of the other threads wait behind them.
+// memory as [matrix][row][LINE bytes]. A row has BOXES of them. Except with codes of 4 bits, LINE
+// is a multiple of 128, which is copied faster. What is behind the last column becomes zeros.
+//
+// One thread of a block copies the boxes of the block's groups. Few boxes are on their way at the
+// same time, because the small loads of the other threads wait behind them.
 //
 // Besides the macros of token_linear_cuda.h it has
 //

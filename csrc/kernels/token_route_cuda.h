@@ -1,11 +1,14 @@
 // The CUDA text of token_route. The texts of edges.h and of
 // token_instructions_cuda.h come before it.
 //
-// A block computes the score of one expert. Its weights are asked for before the wait. The block
-// that arrives last finds the top of all scores, in one warp, while the others fetch the table.
+// With CLUSTER 1 a block computes the score of one expert. The last block to arrive finds the top
+// of all scores in its first warp, while its other warps fetch the table.
 //
-// Few experts are shared out to one cluster. Its blocks push their scores to the first one, which
-// takes half as long as an arrival in global memory and the loads behind it.
+// With a cluster each block computes the scores of EXPERTS / CLUSTER experts. It pushes them to the
+// first block, which finds the top. That takes half as long as an arrival in global memory and the
+// loads behind it.
+//
+// Weights are asked for before the wait.
 //
 // The text is compiled for one set of these macros:
 //
@@ -33,7 +36,7 @@ struct Route {
   const float* weight;
   const float* bias;  // or NULL
   const float* norm;
-  float* scores;      // [EXPERTS]
+  float* scores;      // [EXPERTS]; not used with a cluster
   int* arrived;
   int* table;         // of slots, or NULL
   long long* counts;  // with a table
@@ -100,19 +103,19 @@ __device__ __forceinline__ int4 find_slots(const Route& r, int* held, int expert
 // k. One warp runs it. `score_at` returns the score of an expert.
 template <typename F>
 __device__ __forceinline__ int find_top(const Route& r, const F& score_at) {
-  constexpr int kOwn = (EXPERTS + 31) / 32;
+  constexpr int kKeysOfLane = (EXPERTS + 31) / 32;
   const int lane = threadIdx.x % 32;
-  unsigned own[kOwn];  // keys; what was taken becomes 0
+  unsigned own[kKeysOfLane];  // keys; what was taken becomes 0
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) own[i] = i * 32 + lane < EXPERTS ? key_of(score_at(i * 32 + lane)) : 0;
+  for (int i = 0; i < kKeysOfLane; ++i) own[i] = i * 32 + lane < EXPERTS ? key_of(score_at(i * 32 + lane)) : 0;
   float all = 0;  // the sum of the softmax over all scores
   if (!OF_TOP) {
     unsigned most = 0;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) most = max(most, own[i]);
+    for (int i = 0; i < kKeysOfLane; ++i) most = max(most, own[i]);
     const float largest = score_of(__reduce_max_sync(kAll, most));
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) all += i * 32 + lane < EXPERTS ? expf(score_of(own[i]) - largest) : 0;
+    for (int i = 0; i < kKeysOfLane; ++i) all += i * 32 + lane < EXPERTS ? expf(score_of(own[i]) - largest) : 0;
     all = sum_of_warp(all);
   }
   unsigned mine = 0;
@@ -122,13 +125,13 @@ __device__ __forceinline__ int find_top(const Route& r, const F& score_at) {
     unsigned best = 0;
     int at = 0x7FFFFFFF;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kKeysOfLane; ++i) {
       if (own[i] > best) best = own[i], at = i * 32 + lane;
     }
     const unsigned most = __reduce_max_sync(kAll, best);
     at = __reduce_min_sync(kAll, best == most ? at : 0x7FFFFFFF);
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kKeysOfLane; ++i) {
       if (i * 32 + lane == at) own[i] = 0;
     }
     if (lane == k) mine = most, expert = at;
@@ -140,8 +143,9 @@ __device__ __forceinline__ int find_top(const Route& r, const F& score_at) {
 }
 
 #if CLUSTER > 1
-constexpr int kOwn = EXPERTS / CLUSTER, kWide = kOwn > 8 ? 16 : kOwn > 4 ? 8 : kOwn > 2 ? 4 : kOwn;  // a power of two
-static_assert(kOwn <= 16 && EXPERTS % CLUSTER == 0, "a thread has weights of each expert of its block");
+constexpr int kExperts = EXPERTS / CLUSTER;  // of a block
+constexpr int kWide = kExperts > 8 ? 16 : kExperts > 4 ? 8 : kExperts > 2 ? 4 : kExperts;  // a power of two that has room for them
+static_assert(kExperts <= 16 && EXPERTS % CLUSTER == 0, "a thread has weights of each expert of its block");
 
 // Adds up kWide numbers over the lanes of a warp. Number i ends in lane i * 32 / kWide.
 __device__ __forceinline__ float sums_of_warp(float (&v)[kWide]) {
@@ -164,9 +168,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
   __shared__ unsigned long long of_pushed;
   const Barrier pushed{address_of(&of_pushed)};
   begin();
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, first = blockIdx.x * kOwn;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, first = blockIdx.x * kExperts;
   expect_pushes(pushed, sizeof scores);
-  float4 w[kOwn][kSteps];
+  float4 w[kExperts][kSteps];
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const int at = (i * THREADS + thread) * 4;
@@ -174,13 +178,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
     if (NORM && at < COLUMNS) n = __ldcg(reinterpret_cast<const float4*>(r.norm + at));
     if (NORM) n.x += OFFSET, n.y += OFFSET, n.z += OFFSET, n.w += OFFSET;
 #pragma unroll
-    for (int k = 0; k < kOwn; ++k) {
+    for (int k = 0; k < kExperts; ++k) {
       float4& of = w[k][i] = make_float4(0, 0, 0, 0);
       if (at < COLUMNS) of = __ldcg(reinterpret_cast<const float4*>(r.weight + static_cast<size_t>(first + k) * COLUMNS + at));
       of.x *= n.x, of.y *= n.y, of.z *= n.z, of.w *= n.w;
     }
   }
-  const float bias = r.bias == nullptr || thread >= kOwn ? 0 : __ldcg(r.bias + first + thread);
+  const float bias = r.bias == nullptr || thread >= kExperts ? 0 : __ldcg(r.bias + first + thread);
   await_first();
   wait();
   float sums[kWide] = {}, square = 0;
@@ -190,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
     const float4 v = at < COLUMNS ? __ldcg(reinterpret_cast<const float4*>(r.input + at)) : make_float4(0, 0, 0, 0);
     square = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, square))));
 #pragma unroll
-    for (int k = 0; k < kOwn; ++k) sums[k] = fmaf(w[k][i].x, v.x, fmaf(w[k][i].y, v.y, fmaf(w[k][i].z, v.z, fmaf(w[k][i].w, v.w, sums[k]))));
+    for (int k = 0; k < kExperts; ++k) sums[k] = fmaf(w[k][i].x, v.x, fmaf(w[k][i].y, v.y, fmaf(w[k][i].z, v.z, fmaf(w[k][i].w, v.w, sums[k]))));
   }
   const float sum = sums_of_warp(sums);
   square = sum_of_warp(square);
@@ -202,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
   }
   __syncthreads();
   if (warp != 0) return;
-  if (lane < kOwn) {
+  if (lane < kExperts) {
     float dot = square = 0;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) dot += dots[i][lane], square += squares[i];

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "45008b0ced555917f87f5b5a9da957d63f44b463bb2deb3ff792b0c35936e215"
+const Source = "4187ae2840090eb8ff79bbd5690e2799d218e79e6e71698838f719093d5e83ee"

@@ -29,7 +29,8 @@ import (
 // whose experts are all on the device. Places has, as Int32: the slot of each expert or -1, the
 // expert of each slot or -1, the time of each slot's last use or the number of its uses, and the
 // number of tokens so far. Among equal slots the first one is given up, and an expert that comes
-// back begins with one use. After 2^31 tokens the times wrap, and uses stay: then Forget helps.
+// back begins with one use. Times wrap after 2^31 tokens, and counts of uses stop there. Forget
+// resets both.
 //
 // token_route notes that an expert is in its slot before token_experts has filled it. So both run
 // for each layer of a token, on one stream. If something fails between them, Forget comes first.

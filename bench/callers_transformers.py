@@ -1,10 +1,11 @@
 """Many callers of one Llama by transformers' continuous batching, in bfloat16 with random weights.
 
-Reads JSON from its input: {"shapes": {...}, "tiny": bool, "rounds": [{"callers": n, "requests": [[prompt, answer], ...]}]}. So many
-requests are under way until all have ended; no token ends an answer. Each round runs once with each scheduler, and prints its rate.
+Reads JSON from standard input: {"shapes": {...}, "tiny": bool, "rounds": [{"callers": n, "requests": [[prompt, answer], ...]}]}.
+As many requests run at once as there are callers. No token ends an answer. Each round runs once with each scheduler, and prints its
+rate.
 
-Without the package flash-attn, prompts take PyTorch's own FlashAttention-2, and tokens a Triton kernel over pages, as two functions
-of a module of that name. The line of a round says which.
+Without flash-attn, this file makes a module of that name with two functions. Prompts take PyTorch's FlashAttention-2, and tokens a
+Triton kernel over pages. The line of a round says which.
 """
 
 import importlib.metadata
@@ -142,7 +143,7 @@ if TINY:  # transformers is to take flash attention on the CPU, too
     import_utils.is_torch_cuda_available = lambda: True
     modeling_flash_attention_utils.is_flash_attn_2_available = lambda *a, **k: True
     transformers.PreTrainedModel._flash_attn_can_dispatch = lambda *a, **k: True
-    initialization.ensure_decode_fast_path_is_available = lambda config, cb, asked: None
+    initialization.ensure_decode_fast_path_is_available = lambda *_: None
 
 
 def make():
