@@ -28,7 +28,6 @@ func (r *callersRun) transformers() error {
 	if r.c.brief {
 		counts, shapes = []int{2}, maps.Clone(llamas["tiny"])
 	}
-	shapes["max_position_embeddings"] = 8192
 	var rounds []callersRound
 	ours := map[int]float64{} // tokens a second
 	for _, n := range counts {

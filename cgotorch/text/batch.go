@@ -13,7 +13,7 @@ type batch struct {
 	lanes   []*lane
 	told    *cgotorch.Tensor // as one of results
 	results *results         // of steps
-	first   *results         // pieces of prompts are captured
+	first   *results         // of prompts
 	steps   map[features]*cgotorch.Captured
 
 	positions []int64 // as they lie on the device before the next step

@@ -94,7 +94,7 @@ __device__ __forceinline__ float sink_of(const PromptAttention& a, int head, flo
 
 extern "C" __global__ void __launch_bounds__(32 * kWarps, 2) prompt_attention(const PromptAttention a) {
   extern __shared__ __align__(128) unsigned char room[];
-  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(room));
+  const unsigned shared = address_of(room);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int tile = blockIdx.x % a.tiles, split = blockIdx.x / a.tiles % a.splits, key_head = blockIdx.x / a.tiles / a.splits;
   const int heads = a.key_heads * GROUP, token = tile * kTokens;
@@ -297,9 +297,7 @@ extern "C" __global__ void __launch_bounds__(128) merge_splits(const PromptAtten
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) most = fmaxf(most, __shfl_xor_sync(kAll, most, distance));
   const float weight = state.y == 0 ? 0 : power(state.x - most);
-  float sum = weight * state.y;
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(kAll, sum, distance);
+  const float sum = sum_of_warp(weight * state.y);
   const float share = sum == 0 ? 0 : weight / (sum + sink_of(a, static_cast<int>(at % heads), most));
   unsigned* const to = reinterpret_cast<unsigned*>(a.out + at * HEAD);
   for (int from = 0; from < HEAD; from += 64) {

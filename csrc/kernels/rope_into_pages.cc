@@ -28,6 +28,7 @@
 #include "kernels/heads.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
+#include "kernels/token_instructions_cuda.h"
 #include "kernels/variants.h"
 
 namespace ct {
@@ -66,12 +67,6 @@ struct Rope {
 };
 
 constexpr int kParts = (HEAD + 31) / 32;  // elements of a lane
-
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, distance);
-  return v;
-}
 
 // Returns 1 over the root of the mean square of `count` elements, in all threads of the block.
 __device__ __forceinline__ float factor_of_all(const Raw* from, int count, float eps, float* room) {
@@ -224,7 +219,7 @@ at::Tensor rope_into_pages(const at::Tensor& qkv, Optional query_norm, Optional 
   at::Tensor queries = at::empty({of.rows(), heads, of.head()}, memory.options());
   const CudaProgram& program = variant_of(std::tuple(dtype, of.head(), of.norm()), [&] {
     return Variant{"rotations of heads of " + std::to_string(of.head()) + " " + float_name(dtype),
-                   "\n" + define("DTYPE", float_name(dtype)) + define("HEAD", of.head()) + define("NORM", of.norm()), kSource};
+                   "\n" + define("DTYPE", float_name(dtype)) + define("HEAD", of.head()) + define("NORM", of.norm()), std::string(kTokenInstructionsText) + kSource};
   });
   Rope r{qkv.const_data_ptr(), read(query_norm), read(key_norm), cos.const_data_ptr(), sin.const_data_ptr(), position.const_data_ptr(), before.const_data_ptr(),
          table.const_data_ptr(), memory.mutable_data_ptr(), queries.mutable_data_ptr(), table.stride(0), static_cast<int>(heads), static_cast<int>(of.key_heads()),

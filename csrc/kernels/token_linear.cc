@@ -174,7 +174,8 @@ const CudaProgram& program_of(const Inputs& of, Edge edge, const Cut& cut, int l
                  "\n" + define("DTYPE", float_name(dtype)) + define("INPUT", float_name(input)) + define("COLUMNS", of.columns()) +
                      define("PADDED", cut.padded) + define("BOXES", cut.boxes) + define("WIDTH", cut.width) + define("LINE", line) +
                      define("NORM", is_defined(of.norm)) + define("LATE", is_defined(of.late)) + define("OFFSET", of.offset) +
-                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) + define("TOP", 1) + define("WARPS", warps) + define("TOGETHER", 1) + define("SPLIT", 1) + define("BIAS", 0) + kEdgesText,
+                     define("EPILOGUE", of.epilogue) + define("EDGE", edge) + define("CODES", codes) + define("PAIRS", pairs) + define("PICKS", 0) +
+                     define("TOP", 1) + define("WARPS", warps) + define("TOGETHER", 1) + define("SPLIT", 1) + define("BIAS", 0) + kEdgesText,
                  std::string(kTokenInstructionsText) + kTokenLinearText, /*fused_multiply_add=*/true};
     if (cut.boxes == 0) made.source += kTokenDirectText;
     if (cut.boxes != 0) made.source += std::string(kTokenRingText) + (codes == 0 ? kTokenBoxesText : codes < kMxfp4 ? kTokenCodesText : kTokenCodes4Text);

@@ -70,6 +70,7 @@ struct Linear {
   int window;             // stages of the ring that are on their way at the same time
 };
 
+constexpr int kParts = PICKS == 2 ? TOP / SPLIT : 1;  // of a sum, one for each matrix, with an input of its own
 constexpr bool kTwoMatrices = EPILOGUE == 3 || EPILOGUE == 4;
 
 template <int kThreads>
@@ -121,8 +122,6 @@ constexpr float kHighScale = 1.f / 256, kLowScale = 2048;  // of the two parts o
 #endif
 
 #if CODES >= 3
-constexpr int kAllInputs = (PICKS == 2 ? TOP / SPLIT : 1) * PADDED;
-
 // Of 32 columns of the input, which are integers times `scale`. `eight_sums` is eight times their
 // sum, which the products of int4 are too large by.
 struct InputScale {
@@ -130,7 +129,7 @@ struct InputScale {
   int eight_sums;
 };
 
-__device__ __forceinline__ InputScale* scales_of_inputs(Raw* x) { return reinterpret_cast<InputScale*>(x + kAllInputs); }
+__device__ __forceinline__ InputScale* scales_of_inputs(Raw* x) { return reinterpret_cast<InputScale*>(x + kParts * PADDED); }
 
 // Returns the byte `which` of four numbers.
 __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned c, unsigned d, int which) {

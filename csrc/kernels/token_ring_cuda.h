@@ -37,8 +37,7 @@ struct Place {
 constexpr int kLine = LINE;  // bytes of a row in a box
 constexpr int kBoxBytes = kLine * 2 * PAIRS;
 constexpr int kStageBytes = TOGETHER * kBoxBytes;
-constexpr int kTurns = PICKS == 1 ? TOP : 1;          // of all groups, one for each matrix
-constexpr int kParts = PICKS == 2 ? TOP / SPLIT : 1;  // of a group's sums, one for each matrix
+constexpr int kTurns = PICKS == 1 ? TOP : 1;  // of all groups, one for each matrix
 constexpr int kRowsOfGroup = kTwoMatrices ? PAIRS : 2 * PAIRS;  // of each matrix
 
 // Returns the first part of a block. The blocks of a cluster share a group.

@@ -16,11 +16,12 @@
 // table among the experts; -1, or the expert if it is still to be copied into the slot; the expert;
 // and 0. The table has the slot of each expert, or -1; the expert of each slot, or -1; when each
 // slot was last picked, or with `often` how many times; and the time, which grows by one. The time
-// goes from 2^31 - 2 to -(2^31 - 1), and a count stops at 2^31 - 2. A pick
-// without a slot takes the one of at least `top` that was picked longest ago, or least often, and
-// that this token does not use. The table then tells of experts that are still to be copied: so
-// token_experts runs with these picks for every matrix of the layer, on the same stream, before the
-// next token_route. On the CPU, LibTorch's operators find the scores.
+// goes from 2^31 - 2 to -(2^31 - 1), and a count stops at 2^31 - 2.
+//
+// A pick without a slot takes the one of at least `top` that was picked longest ago, or least
+// often, and that this token does not use. The table then tells of experts that are still to be
+// copied: so token_experts runs with these picks for every matrix of the layer, on the same stream,
+// before the next token_route. On the CPU, LibTorch's operators find the scores.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>

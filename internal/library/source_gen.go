@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "4187ae2840090eb8ff79bbd5690e2799d218e79e6e71698838f719093d5e83ee"
+const Source = "67ee3023dd76e93744c8611e7406819627d2581be7de2cc099c776c896100b4a"

@@ -35,7 +35,7 @@ var cudaPrograms = map[string][]string{
 	"pad":                  {"border.h:kBorderText", "pad.cc:kPadText", "pad.cc"},
 	"pooling":              {"pooling.cc:kText", "pooling.cc"},
 	"prompt_attention":     {"DTYPE BFloat16", "MMA \"bf16\"", "HEAD 128", "GROUP 4", "SINKS 1", "token_instructions_cuda.h", "prompt_attention_cuda.h"},
-	"rope_into_pages":      {"DTYPE BFloat16", "HEAD 128", "NORM 2", "rope_into_pages.cc"},
+	"rope_into_pages":      {"DTYPE BFloat16", "HEAD 128", "NORM 2", "token_instructions_cuda.h", "rope_into_pages.cc"},
 	"scale_channels":       {"DTYPE BFloat16", "scale_channels.cc"},
 	"sleep":                {"sleep.cc"},
 	"token_attention":      {"DTYPE BFloat16", "MMA \"bf16\"", "QKV Float", "ROWS 0", "HEAD 128", "GROUP 4", "STAGES 4", "CLUSTER 8", "WARPS 4", "NEIGHBOURS 2", "NORM 1", "CAP 1", "SINKS 1", "EDGE 1", "edges.h:kEdgesText", "token_instructions_cuda.h", "token_heads_cuda.h", "token_attention_cuda.h"},
