@@ -34,7 +34,7 @@ func TestTokenExperts_Codes4(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for i, c := range []struct{ experts, top, width, inner int64 }{{4, 2, 64, 32}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {8, 2, 4096, 1408}, {16, 16, 896, 64}, {3, 2, 96, 14336}} {
 		for j, epilogue := range []string{"silu", "gelu_tanh", "clamped", "add"} {
-			codes4 := []string{"mxfp4", "int4"}[(i+j)%2]
+			codes4 := []string{"mxfp4", "int4", "int4-128"}[(i+j)%3]
 			t.Run(fmt.Sprintf("%d of %d, %d by %d/%s/%s", c.top, c.experts, c.inner, c.width, epilogue, codes4), func(t *testing.T) {
 				tokenResults(t, uint64(10*i+j), [][]int64{{}, {2, 1}, {12, 6}}, 0.006, func(n *tokenNumbers, edge string, form []int64) [][]float32 {
 					n.codes4 = codes4
@@ -48,8 +48,13 @@ func TestTokenExperts_Codes4(t *testing.T) {
 // randomCodes4 returns random packed codes of 4 bits. Their numbers have about this deviation.
 func (n *tokenNumbers) randomCodes4(deviation float64, shape ...int64) *Tensor {
 	columns := shape[len(shape)-1]
-	rows := elementsOf(shape) / columns
-	codes, scales := make([]byte, rows*columns/2), make([]byte, rows*columns/32)
+	rows, of128 := elementsOf(shape)/columns, n.codes4 == "int4-128"
+	group := int64(32)
+	if of128 {
+		group = 128
+	}
+	groups := (columns + group - 1) / group
+	codes, scales := make([]byte, rows*groups*group/2), make([]byte, rows*groups)
 	for i := range codes {
 		codes[i] = byte(n.IntN(256))
 	}
@@ -59,11 +64,11 @@ func (n *tokenNumbers) randomCodes4(deviation float64, shape ...int64) *Tensor {
 	of := func(data []byte, last ...int64) *Tensor {
 		return FromSlice(n.x, data, slices.Concat(shape[:len(shape)-1], last)...)
 	}
-	powers := of(scales, columns/32)
-	if n.codes4 == "int4" {
+	powers := of(scales, groups)
+	if n.codes4 != "mxfp4" {
 		powers = n.x.To(n.x.MulScalar(n.x.Exp2(n.x.AddScalar(n.x.To(powers, Float32), -127)), -0.75), BFloat16)
 	}
-	return n.x.Call1("streamtorch::pack4", of(codes, columns/32, 16), powers, n.codes4)
+	return n.x.Call1("streamtorch::pack4", of(codes, groups, group/2), powers, n.codes4)
 }
 
 // Packed codes give their numbers again, in every dtype, also where a row has several segments.
@@ -107,6 +112,20 @@ func TestPack4(t *testing.T) {
 					t.Fatalf("%d columns, int4: number %d is %v, want %d times %v", columns, i, v, int(code)-8, factors[i/32])
 				}
 			}
+			groups := (columns + 127) / 128 // where a row ends within a group, codes behind it mean nothing
+			padded := x.View(x.Pad(x.View(bytes, rows, columns/2), []int64{0, 64*groups - columns/2}, PadOptions{Value: 7}), rows, groups, 64)
+			of128 := make([]float32, rows*groups)
+			for i := range of128 {
+				of128[i] = float32(math.Ldexp(float64(i%int(groups)+1), i/int(groups)-6))
+			}
+			ints = x.Call1("streamtorch::pack4", padded, x.To(FromSlice(x, of128, rows, groups), BFloat16), "int4-128")
+			got = float32s(x, x.Call1("streamtorch::unpack4", ints, columns, Float32, "int4-128"))
+			for i, v := range got {
+				row, column := int64(i)/columns, int64(i)%columns
+				if code := codes[i/2] >> (i % 2 * 4) & 15; v != float32(int(code)-8)*of128[row*groups+column/128] {
+					t.Fatalf("%d columns, int4-128: number %d is %v, want %d times %v", columns, i, v, int(code)-8, of128[row*groups+column/128])
+				}
+			}
 			for _, dtype := range []DType{Float32, BFloat16, Float16, Float64} {
 				got := float32s(x, x.Call1("streamtorch::unpack4", packed, columns, dtype, "mxfp4"))
 				for i := range want {
@@ -127,8 +146,11 @@ func TestPack4(t *testing.T) {
 		{"aligned to 16 bytes", func(x *Exec) {
 			x.Call1("streamtorch::unpack4", x.View(x.Narrow(x.Zeros(Uint8, 161), 0, 1, 160), 2, 80), 64, Float32)
 		}},
-		{"want mxfp4 or int4", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int3") }},
+		{"want mxfp4, int4 or int4-128", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int3") }},
 		{"BFloat16", func(x *Exec) { x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(Uint8, 2, 3), "int4") }},
+		{"groups, 64]", func(x *Exec) {
+			x.Call1("streamtorch::pack4", x.Zeros(Uint8, 2, 3, 16), x.Zeros(BFloat16, 2, 3), "int4-128")
+		}},
 		{"for 64 columns", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 81), 64, Float32) }},
 		{"floating dtype", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 80), 64, Int32) }},
 		{"unpack4", func(x *Exec) { x.Call1("streamtorch::unpack4", x.Zeros(Uint8, 2, 80), -1, Float32) }},
@@ -272,7 +294,7 @@ func TestTokenRoute_Wraps(t *testing.T) {
 
 // A column that is not finite reaches all results of codes of 4 bits.
 func TestTokenLinear_Codes4NotFinite(t *testing.T) {
-	for _, form := range []string{"mxfp4", "int4"} {
+	for _, form := range []string{"mxfp4", "int4", "int4-128"} {
 		for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			torchtest.Do(t, torchtest.Device(), func(x *Exec) {
 				x = x.NoGrad()
@@ -343,8 +365,8 @@ func TestTokenExperts_Slots(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	const experts, top, width, inner = 16, 3, 64, 32
 	for _, often := range []bool{false, true} {
-		for i, slots := range []int64{3, 5, 16, 3, 5, 16, 3, 5, 16} {
-			codes4 := []string{"", "mxfp4", "int4"}[i/3]
+		for i, slots := range []int64{3, 5, 16, 3, 5, 16, 3, 5, 16, 3, 5, 16} {
+			codes4 := []string{"", "mxfp4", "int4", "int4-128"}[i/3]
 			t.Run(fmt.Sprintf("%d slots, often %v, %s", slots, often, codes4), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(8, uint64(slots)))
 				torchtest.Do(t, torchtest.Device(), func(x *Exec) {

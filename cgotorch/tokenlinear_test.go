@@ -219,7 +219,7 @@ func TestTokenLinear_Codes4(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for i, k := range []int64{32, 96, 896, 1152, 2560, 2880, 4096, 14336, 32768} {
 		for j, epilogue := range []string{"", "float", "add", "silu", "gelu_tanh"} {
-			codes4 := []string{"mxfp4", "int4"}[(i+j)%2]
+			codes4 := []string{"mxfp4", "int4", "int4-128"}[(i+j)%3]
 			t.Run(fmt.Sprintf("%d/%s/%s", k, epilogue, codes4), func(t *testing.T) {
 				most := map[string]float64{"float": 2e-4, "add": 2e-4}[epilogue] // a column of the input errs by 2^-16 of the largest of 32
 				if most == 0 {
@@ -279,7 +279,7 @@ func TestTokenLinear_Refused(t *testing.T) {
 		{"packed codes in uint8 a form", func(x *Exec) []any {
 			return []any{x.Ones(Float32, 1, 32), x.Zeros(Uint8, 4, 80)}
 		}},
-		{"want mxfp4 or int4", func(x *Exec) []any {
+		{"want mxfp4, int4 or int4-128", func(x *Exec) []any {
 			return []any{x.Ones(Float32, 1, 32), x.Zeros(Uint8, 4, 80), nil, nil, 0.0, false, "", nil, nil, nil, nil, "full", []int64{}, nil, Float32, "int3"}
 		}},
 		{"see pack4", func(x *Exec) []any {

@@ -10,31 +10,46 @@ import (
 
 // Note [Weights of 4 bits]
 //
-// Each 32 columns of a row have a scale, in one of two forms:
+// Each group of columns of a row has a scale, in one of three forms:
 //
-//	mxfp4  codes e2m1 and a power of two. With Options.Quantize "mxfp4" the matrices of experts are
-//	       so, and all else keeps its dtype. gpt_oss is published so, and its codes stay.
-//	int4   codes from -8 to 7 and a scale in bfloat16, by which the largest weight becomes -8. With
-//	       "int4" experts and all products that int8 makes narrow are so.
+//	mxfp4     codes e2m1 and for each 32 columns a power of two. With Options.Quantize "mxfp4" the
+//	          matrices of experts are so, and all else keeps its dtype. gpt_oss is published so,
+//	          and its codes stay.
+//	int4      codes from -8 to 7 and for each 32 columns a scale in bfloat16, by which the largest
+//	          weight becomes -8. With "int4" experts and all products that int8 makes narrow are
+//	          so.
+//	int4-128  the same with groups of 128 columns, of which the last one of a row may have fewer
 //
 // Other weights get the nearest codes when they are loaded. A token's product multiplies the codes
 // as integers: csrc/kernels/token_codes4_cuda.h. A prompt's product first computes the matrix, or
 // that of one expert, in the model's dtype, in memory that is free again after it. The layout is
 // that of csrc/kernels/codes4.h.
-const mxfp4, int4 = "mxfp4", "int4"
+const mxfp4, int4, int4By128 = "mxfp4", "int4", "int4-128"
+
+// isInt4 reports whether Options.Quantize gives products and experts weights of 4 bits.
+func isInt4(quantize string) bool { return quantize == int4 || quantize == int4By128 }
 
 // hasCodes4 reports whether Options.Quantize gives experts weights of 4 bits.
-func hasCodes4(quantize string) bool { return quantize == mxfp4 || quantize == int4 }
+func hasCodes4(quantize string) bool { return quantize == mxfp4 || isInt4(quantize) }
+
+// columnsOfScale returns how many columns have one scale.
+func columnsOfScale(form string) int {
+	if form == int4By128 {
+		return 128
+	}
+	return 32
+}
 
 // packed4 returns the shape of the packed codes of a matrix, as csrc/kernels/codes4.h has it.
 func packed4(form string, rows, columns int) [2]int {
 	const most = 4096
 	segments := (columns + most - 1) / most
 	width := ((columns+segments-1)/segments + 127) / 128 * 128
-	bytes := width/2 + width/32
-	if form == int4 {
-		bytes += width / 32
+	ofScale := 2
+	if form == mxfp4 {
+		ofScale = 1
 	}
+	bytes := width/2 + width/columnsOfScale(form)*ofScale
 	if bytes = (bytes + 15) / 16 * 16; bytes%128 == 0 {
 		bytes += 16
 	}
@@ -43,7 +58,7 @@ func packed4(form string, rows, columns int) [2]int {
 
 // takesCodes4 fails if a model has no experts that may have weights of 4 bits in this form.
 func (c *decoderConfig) takesCodes4(form string) error {
-	if sparse := c.sparseLayers(); sparse == 0 && form == int4 || sparse > 0 && c.width%32 == 0 && c.experts.inner%32 == 0 {
+	if sparse := c.sparseLayers(); sparse == 0 && isInt4(form) || sparse > 0 && c.width%32 == 0 && c.experts.inner%32 == 0 {
 		return nil
 	}
 	return fmt.Errorf("text: Quantize is %s, which is for experts whose widths are multiples of 32, and the model has %d layers with experts, of widths %d and %d: open it with int8 or fp8, or without Quantize: %w",
@@ -54,11 +69,12 @@ func (c *decoderConfig) takesCodes4(form string) error {
 // that they tell. The matrix has no NaN and no Inf.
 func encode4(x *cgotorch.Exec, form string, matrix *cgotorch.Tensor) (packed, numbers *cgotorch.Tensor) {
 	rows, columns := matrix.Shape()[0], int(matrix.Shape()[1])
-	count := int64(columns+31) / 32
-	padded := x.Contiguous(x.Pad(matrix, []int64{0, 32*count - int64(columns)}, cgotorch.PadOptions{}), cgotorch.Contiguous)
-	groups := x.View(padded, rows, count, 32)
+	group := columnsOfScale(form)
+	count := (columns + group - 1) / group
+	padded := x.Contiguous(x.Pad(matrix, []int64{0, int64(group*count - columns)}, cgotorch.PadOptions{}), cgotorch.Contiguous)
+	groups := x.View(padded, rows, int64(count), int64(group))
 	var codes, scales *cgotorch.Tensor
-	if form == int4 {
+	if form != mxfp4 {
 		least, most := x.AMin(groups, []int64{2}, cgotorch.ReduceOptions{}), x.AMax(groups, []int64{2}, cgotorch.ReduceOptions{})
 		largest := x.Where(x.Gt(x.Neg(least), most), least, most) // by its magnitude
 		scales = x.To(x.MulScalar(largest, -1./8), cgotorch.BFloat16)
@@ -74,7 +90,7 @@ func encode4(x *cgotorch.Exec, form string, matrix *cgotorch.Tensor) (packed, nu
 		codes = x.Add(magnitudes, x.MulScalar(x.To(x.LtScalar(scaled, 0), cgotorch.Int64), 8))
 		scales = x.To(x.AddScalar(exponents, 127), cgotorch.Uint8)
 	}
-	pairs := x.View(codes, rows, count, 16, 2)
+	pairs := x.View(codes, rows, int64(count), int64(group/2), 2)
 	bytes := x.To(x.Add(x.Select(pairs, 3, 0), x.MulScalar(x.Select(pairs, 3, 1), 16)), cgotorch.Uint8)
 	packed = x.Call1("streamtorch::pack4", bytes, scales, form)
 	return packed, x.Call1("streamtorch::unpack4", packed, columns, cgotorch.Float32, form)
@@ -180,7 +196,7 @@ func (p *pack) draw(x *cgotorch.Exec, seed uint64, deviation float64) error {
 		for i := first; i < first+count; i++ {
 			x.Tidy(func() *cgotorch.Tensor {
 				rows, groups := p.rows(), p.groups()
-				codes := x.RandInt(cgotorch.Uint8, 0, 256, rows, groups, 16)
+				codes := x.RandInt(cgotorch.Uint8, 0, 256, rows, groups, int64(columnsOfScale(p.form)/2))
 				const ofFloats, ofInts = 2.9, 4.6 // the deviations of codes that are equally likely
 				scales := x.Full(cgotorch.BFloat16, deviation/ofInts, rows, groups)
 				if p.form == mxfp4 {
@@ -205,8 +221,11 @@ func (p *pack) rows() (n int64) {
 
 // groups returns how many scales a row has.
 func (p *pack) groups() int64 {
+	group, columns := int64(columnsOfScale(p.form)), int64(0)
 	if p.one != nil {
-		return int64(p.one.in) / 32
+		columns = int64(p.one.in)
+	} else {
+		columns = p.shape[1]
 	}
-	return p.shape[1] / 32
+	return (columns + group - 1) / group
 }

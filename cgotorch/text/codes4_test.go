@@ -15,13 +15,27 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
+var formsOf4 = []string{"mxfp4", "int4", "int4-128"}
+
+// groupOf returns how many columns have one scale.
+func groupOf(form string) int {
+	if form == "int4-128" {
+		return 128
+	}
+	return 32
+}
+
 // Packed codes have the shape that pack4 gives them.
 func TestPacked4(t *testing.T) {
 	torchtest.Do(t, torchtest.Device(), func(x *cgotorch.Exec) {
 		for _, columns := range []int{32, 64, 128, 160, 768, 2048, 2880, 4096, 4128, 8192, 8224, 14336, 32768} {
-			for form, of := range map[string]cgotorch.DType{"mxfp4": cgotorch.Uint8, "int4": cgotorch.BFloat16} {
-				groups := int64(columns / 32)
-				packed := x.Call1("streamtorch::pack4", x.Zeros(cgotorch.Uint8, 3, groups, 16), x.Zeros(of, 3, groups), form)
+			for _, form := range formsOf4 {
+				of, group := cgotorch.BFloat16, groupOf(form)
+				if form == "mxfp4" {
+					of = cgotorch.Uint8
+				}
+				groups := int64((columns + group - 1) / group)
+				packed := x.Call1("streamtorch::pack4", x.Zeros(cgotorch.Uint8, 3, groups, int64(group/2)), x.Zeros(of, 3, groups), form)
 				if got := text.Packed4(form, 3, columns); int64(got[0]) != packed.Shape()[0] || int64(got[1]) != packed.Shape()[1] {
 					t.Errorf("%s: %d columns have the shape %v, want %v", form, columns, got, packed.Shape())
 				}
@@ -30,7 +44,7 @@ func TestPacked4(t *testing.T) {
 	})
 }
 
-// nearest4 returns the numbers of 4 bits nearest to those of a group of 32.
+// nearest4 returns the numbers of 4 bits nearest to those of a group.
 func nearest4(form string, group []float32) (all []float32) {
 	largest := float32(0) // with its sign
 	for _, v := range group {
@@ -42,14 +56,14 @@ func nearest4(form string, group []float32) (all []float32) {
 	scale := 0.
 	switch {
 	case largest == 0:
-	case form == "int4":
+	case form != "mxfp4":
 		bits := math.Float32bits(largest / -8)
 		scale = float64(math.Float32frombits((bits + 0x7FFF + bits>>16&1) &^ 0xFFFF)) // in bfloat16
 	default:
 		scale = math.Exp2(math.Floor(math.Log2(math.Abs(float64(largest)))) - 2)
 	}
 	for code := range 16 {
-		if form == "int4" {
+		if form != "mxfp4" {
 			numbers = append(numbers, float64(code-8))
 		} else {
 			numbers = append(numbers, []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}[code%8]*float64(1-code/8*2))
@@ -68,15 +82,17 @@ func nearest4(form string, group []float32) (all []float32) {
 }
 
 // With Quantize mxfp4 a mixture has the logits of one whose experts are rounded to 4 bits, and with
-// int4 those of one all of whose products are.
+// int4 and int4-128 those of one all of whose products are.
 func TestOpen_CodesOf4Bits(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for name := range mixtures {
-		for _, form := range []string{"mxfp4", "int4"} {
+		for _, form := range formsOf4 {
 			t.Run(name+"/"+form, func(t *testing.T) { codesOf4Bits(t, name, form) })
 		}
 	}
-	t.Run("llama/int4", func(t *testing.T) { codesOf4Bits(t, "llama", "int4") })
+	for _, form := range formsOf4[1:] {
+		t.Run("llama/"+form, func(t *testing.T) { codesOf4Bits(t, "llama", form) })
+	}
 }
 
 func codesOf4Bits(t *testing.T, name, form string) {
@@ -86,7 +102,7 @@ func codesOf4Bits(t *testing.T, name, form string) {
 	narrow := openMixture(t, saved, 0, form)
 	isNarrow := func(name string) bool {
 		experts := strings.Contains(name, "experts") && !strings.HasSuffix(name, "bias")
-		return experts || form == "int4" && (strings.HasSuffix(name, "_proj.weight") || name == "lm_head.weight")
+		return experts || form != "mxfp4" && (strings.HasSuffix(name, "_proj.weight") || name == "lm_head.weight")
 	}
 	var changed, length float64
 	torchtest.DoOn(t, m.OwnStream(), func(x *cgotorch.Exec) {
@@ -101,13 +117,16 @@ func codesOf4Bits(t *testing.T, name, form string) {
 				rows = x.Transpose(rows, 1, 2)
 			}
 			numbers := cgotorch.ToSlice[float32](x, x.To(x.Reshape(rows, -1), cgotorch.Float32))
-			for group := range slices.Chunk(numbers, 32) {
-				near := nearest4(form, group)
-				for i, v := range near {
-					changed += math.Pow(float64(v-group[i]), 2)
-					length += math.Pow(float64(group[i]), 2)
+			columns := rows.Shape()[len(rows.Shape())-1]
+			for row := range slices.Chunk(numbers, int(columns)) {
+				for group := range slices.Chunk(row, groupOf(form)) {
+					near := nearest4(form, group)
+					for i, v := range near {
+						changed += math.Pow(float64(v-group[i]), 2)
+						length += math.Pow(float64(group[i]), 2)
+					}
+					copy(group, near)
 				}
-				copy(group, near)
 			}
 			x.CopyInPlace(rows, cgotorch.FromSlice(x, numbers, rows.Shape()...))
 		}
@@ -138,15 +157,15 @@ func codesOf4Bits(t *testing.T, name, form string) {
 	})
 }
 
-// Dense models of every kind open with int4, drawn and with a tied head, and answer.
-func TestOpen_Int4Dense(t *testing.T) {
+// Dense models of every kind open with int4-128, drawn and with a tied head, and answer.
+func TestOpen_Int4By128Dense(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, name := range []string{"llama", "windows", "long"} {
 		for _, tied := range []string{"false", "true"} {
 			folder := t.TempDir()
 			config := strings.Replace(configs[name], "{", `{"tie_word_embeddings": `+tied+", ", 1)
 			must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
-			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Quantize: "int4", Context: 64}))(t)
+			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Quantize: "int4-128", Context: 64}))(t)
 			c := m.NewConversation()
 			if ids, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 9, Greedy: true, IgnoreEnd: true}); len(ids) != 9 {
 				t.Errorf("%s, tied %s: %v", name, tied, ids)
@@ -180,7 +199,7 @@ func TestOpen_CodesOf4Bits_Refused(t *testing.T) {
 		}
 		must.Do(t, m.Save(x, saved))
 	})
-	for _, form := range []string{"mxfp4", "int4"} {
+	for _, form := range formsOf4 {
 		_, err := text.Open(torchtest.Device(), saved, text.Options{Quantize: form})
 		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "layers.3.block_sparse_moe.experts.2.w2.weight", "without Quantize")
 	}
@@ -191,7 +210,7 @@ func TestOpen_CodesOf4Bits_Refused(t *testing.T) {
 func TestOpen_CodesOf4Bits_Together(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for name := range mixtures {
-		for _, form := range []string{"mxfp4", "int4"} {
+		for _, form := range formsOf4 {
 			folder := mixtureFolder(t, name)
 			o := text.Options{RandomWeights: 7, DType: cgotorch.BFloat16, Context: 160, Quantize: form}
 			together := must.Get(text.Open(torchtest.Device(), folder, o))(t)

@@ -180,8 +180,8 @@ func (d *decoder) tokenProduct(x *cgotorch.Exec, in *cgotorch.Tensor, l *linear,
 	weight, of := l.weight, []any{nil, nil, nil}
 	if l.codes != nil {
 		weight, of = l.codes.typed(x), []any{l.codes.scale, d.dtype, nil}
-		if l.codes.form == int4 {
-			of[2] = int4
+		if isInt4(l.codes.form) {
+			of[2] = l.codes.form
 		}
 	}
 	args := []any{in, weight, l.bias, norm, d.c.eps, d.c.normOffset, epilogue, residual, late, lateNorm, sum, d.edge, l.ring.sizes()}

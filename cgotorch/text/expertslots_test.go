@@ -68,7 +68,7 @@ func TestModel_ExpertSlots(t *testing.T) {
 		}
 	}()
 	for name := range mixtures {
-		for _, quantize := range []string{"", "mxfp4", "int4"} {
+		for _, quantize := range append([]string{""}, formsOf4...) {
 			folder := mixtureFolder(t, name)
 			for _, saved := range []bool{false, true} {
 				if saved {

@@ -96,7 +96,7 @@ func either(has bool, n float64) float64 {
 // product returns the bytes of the weight of a product, in a form of Options.Quantize.
 func (c *decoderConfig) product(dtype cgotorch.DType, form string, rows, columns int) float64 {
 	switch form {
-	case int4:
+	case int4, int4By128:
 		shape := packed4(form, rows, columns)
 		return float64(shape[0]) * float64(shape[1])
 	case "int8", "fp8":

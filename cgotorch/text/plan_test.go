@@ -50,7 +50,7 @@ func TestPlan_Open(t *testing.T) {
 		folder := plannedFolder(t, name)
 		for _, o := range []text.Options{
 			{DType: cgotorch.Float32}, {DType: cgotorch.Float64, Context: 300}, {DType: cgotorch.BFloat16, Context: 17},
-			{DType: cgotorch.Float32, Quantize: "int8"}, {DType: cgotorch.Float32, Quantize: "int4", Context: 100}, {DType: cgotorch.Float16, Quantize: "mxfp4", Context: 100},
+			{DType: cgotorch.Float32, Quantize: "int8"}, {DType: cgotorch.Float32, Quantize: "int4", Context: 100}, {DType: cgotorch.Float32, Quantize: "int4-128"}, {DType: cgotorch.Float16, Quantize: "mxfp4", Context: 100},
 		} {
 			if o.RandomWeights = 3; o.Quantize == "mxfp4" && name != "mixtral" && name != "moe" && name != "gpt_oss" {
 				continue

@@ -22,7 +22,7 @@ import (
 
 // codes are the weight of a product in 8 bits, or in 4: Note [Weights of 4 bits].
 type codes struct {
-	form          string           // int8, fp8 or int4
+	form          string           // int8, fp8, int4 or int4-128
 	numbers       *cgotorch.Tensor // Int8, or Uint8 with the bits of e4m3, [rows, columns rounded up to 16]; or packed codes
 	scale         *cgotorch.Tensor // Float32 [rows]; nil with packed codes
 	rows, columns int
@@ -40,7 +40,7 @@ func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *
 		dtype = cgotorch.Uint8
 	}
 	c := &codes{form: form, rows: rows, columns: columns}
-	if form == int4 {
+	if isInt4(form) {
 		shape := packed4(form, rows, columns)
 		c.numbers = x.Empty(cgotorch.Uint8, int64(shape[0]), int64(shape[1]))
 	} else {
@@ -65,7 +65,7 @@ func newCodes(x *cgotorch.Exec, form string, weight, squares *cgotorch.Tensor) *
 // encode computes the codes of n rows from row `at` on, from their weights, Float32 [n, columns].
 func (c *codes) encode(x *cgotorch.Exec, at int, weight, squares *cgotorch.Tensor) {
 	n := int(weight.Shape()[0])
-	if c.form == int4 {
+	if isInt4(c.form) {
 		packed, numbers := encode4(x, c.form, weight)
 		of := func(t *cgotorch.Tensor, rows int) *cgotorch.Tensor { return x.View(t, -1, int64(rows), t.Shape()[1]) } // by segments
 		x.CopyInPlace(x.Narrow(of(c.numbers, c.rows), 1, at, n), of(packed, n))
@@ -107,7 +107,7 @@ func (c *codes) typed(x *cgotorch.Exec) *cgotorch.Tensor {
 
 // weight computes the weight [rows, columns] in a dtype.
 func (c *codes) weight(x *cgotorch.Exec, dtype cgotorch.DType) *cgotorch.Tensor {
-	if c.form == int4 {
+	if isInt4(c.form) {
 		return x.Call1("streamtorch::unpack4", c.numbers, c.columns, dtype, c.form)
 	}
 	numbers := x.Narrow(c.typed(x), 1, 0, c.columns)

@@ -46,7 +46,7 @@ func TestModel_ReadBytes(t *testing.T) {
 
 // Experts of 4 bits are counted: a pick reads 64 rows of 80 bytes twice in each of 8 layers.
 func TestModel_ReadBytes_Codes4(t *testing.T) {
-	for _, quantize := range []string{"mxfp4", "int4"} {
+	for _, quantize := range formsOf4 {
 		read := map[int]int64{}
 		for _, top := range []int{1, 3} {
 			folder := t.TempDir()

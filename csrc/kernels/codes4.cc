@@ -1,9 +1,10 @@
 // pack4 and unpack4: weights of 4 bits as the kernels of a token read them, made of what files
 // have, and as numbers.
 //
-//   codes   [..., rows, groups, 16] uint8: 32 codes of a group, the first of a byte in the low half
-//   scales  [..., rows, groups]: mxfp4 has uint8, the power of two of each group as e8m0, and int4
-//           has bfloat16
+//   codes   [..., rows, groups, 16] uint8: 32 codes of a group, the first of a byte in the low
+//           half; with int4-128 [..., rows, groups, 64]
+//   scales  [..., rows, groups]: mxfp4 has uint8, the power of two of each group as e8m0, and the
+//           others have bfloat16
 //   packed  [..., segments * rows, bytes] uint8: codes4.h
 //
 // pack4 takes codes and scales of whole rows. unpack4 gives [..., rows, columns] in a floating
@@ -39,17 +40,18 @@ int code_of(uint32_t word, int k) { return static_cast<int>(word >> 4 * k & 15);
 at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_view name) {
   constexpr char kOperator[] = "streamtorch::pack4";
   const Form4 form = form4_of(kOperator, {name.data(), name.size()});
-  const at::ScalarType of_scales = form == kInt4 ? at::kBFloat16 : at::kByte;
+  const at::ScalarType of_scales = form == kMxfp4 ? at::kByte : at::kBFloat16;
+  const int64_t of_group = columns_of_scale(form) / 2;  // bytes of codes
   TORCH_CHECK(codes.scalar_type() == at::kByte && scales.scalar_type() == of_scales && codes.device() == scales.device() && codes.dim() == scales.dim() + 1 &&
-                  codes.dim() >= 3 && codes.size(-1) == 16 && codes.sizes().slice(0, codes.dim() - 1) == scales.sizes() && scales.numel() > 0,
+                  codes.dim() >= 3 && codes.size(-1) == of_group && codes.sizes().slice(0, codes.dim() - 1) == scales.sizes() && scales.numel() > 0,
               kOperator, ": codes are ", codes.scalar_type(), " ", codes.sizes(), ", and scales ", scales.scalar_type(), " ", scales.sizes(),
-              ", want uint8 [..., rows, groups, 16] and ", of_scales, " [..., rows, groups] on one device");
-  const int64_t rows = scales.size(-2), groups = scales.size(-1), width = form == kInt4 ? 2 : 1;  // bytes of a scale
-  const Segments s(32 * groups, form);
-  const int64_t in_segment = s.columns / 32, padding = s.count * in_segment - groups;
-  const at::Tensor all = at::constant_pad_nd(codes.reshape({-1, 16 * groups}), {0, 16 * padding}).view({-1, rows, s.count, 16 * in_segment});
+              ", want uint8 [..., rows, groups, ", of_group, "] and ", of_scales, " [..., rows, groups] on one device");
+  const int64_t rows = scales.size(-2), groups = scales.size(-1), width = bytes_of_scale(form);
+  const Segments s(2 * of_group * groups, form);
+  const int64_t in_segment = s.columns / (2 * of_group), padding = s.count * in_segment - groups;
+  const at::Tensor all = at::constant_pad_nd(codes.reshape({-1, of_group * groups}), {0, of_group * padding}).view({-1, rows, s.count, of_group * in_segment});
   const at::Tensor bytes = at::constant_pad_nd(scales.reshape({-1, groups}), {0, padding}).view(at::kByte).view({-1, rows, s.count, width * in_segment});
-  const at::Tensor packed = at::constant_pad_nd(at::cat({all, bytes}, 3), {0, s.bytes - (16 + width) * in_segment});
+  const at::Tensor packed = at::constant_pad_nd(at::cat({all, bytes}, 3), {0, s.bytes - (of_group + width) * in_segment});
   std::vector<int64_t> shape = scales.sizes().vec();
   shape.end()[-2] = s.count * rows;
   shape.back() = s.bytes;
@@ -57,7 +59,7 @@ at::Tensor pack(const at::Tensor& codes, const at::Tensor& scales, c10::string_v
 }
 
 float number_of(int code, const uint8_t* scales, int64_t group, Form4 form) {
-  if (form == kInt4) {
+  if (form != kMxfp4) {
     c10::BFloat16 scale;
     std::memcpy(&scale, scales + 2 * group, sizeof scale);
     return static_cast<float>(code - 8) * static_cast<float>(scale);
@@ -68,12 +70,12 @@ float number_of(int code, const uint8_t* scales, int64_t group, Form4 form) {
   return std::ldexp((code & 8) != 0 ? -kNumbers[code & 7] : kNumbers[code & 7], scale - 127);
 }
 
-// FORM is 3 for mxfp4 and 4 for int4.
+// FORM is that of Form4.
 constexpr char kSource[] = R"cuda(
 // Returns the k-th code of a word as a number.
 __device__ __forceinline__ float number(unsigned word, int k) {
   const int code = word >> 4 * k & 15u;
-#if FORM == 4
+#if FORM >= 4
   return code - 8;
 #else
   const float magnitude = __uint_as_float((code & 7) << 22) * 8.5070591730234616e37f;  // as float32, the bits of e2m1 are the number times 2^-126
@@ -82,7 +84,7 @@ __device__ __forceinline__ float number(unsigned word, int k) {
 }
 
 __device__ __forceinline__ float scale_of(const unsigned char* scales, int group) {
-#if FORM == 4
+#if FORM >= 4
   return __uint_as_float(static_cast<unsigned>(reinterpret_cast<const unsigned short*>(scales)[group]) << 16);
 #else
   const unsigned scale = scales[group];
@@ -98,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(256) unpack4(const unsigned char* p
       const int at = column % in_segment;
       const unsigned char* const from = packed + ((matrix * segments + column / in_segment) * rows + row) * bytes;
       const unsigned codes = *reinterpret_cast<const unsigned*>(from + at / 2);
-      const float scale = scale_of(from + in_segment / 2, at / 32);
+      const float scale = scale_of(from + in_segment / 2, at / (FORM == 5 ? 128 : 32));
       float all[8];
 #pragma unroll
       for (int k = 0; k < 8; ++k) all[k] = number(codes, k) * scale;
@@ -116,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(256) unpack4(const unsigned char* p
 }  // namespace
 
 Form4 form4_of(const char* where, std::string_view name) {
-  TORCH_CHECK(name == "mxfp4" || name == "int4", where, ": the form of 4 bits is \"", name, "\", want mxfp4 or int4");
-  return name == "int4" ? kInt4 : kMxfp4;
+  TORCH_CHECK(name == "mxfp4" || name == "int4" || name == "int4-128", where, ": the form of 4 bits is \"", name, "\", want mxfp4, int4 or int4-128");
+  return name == "mxfp4" ? kMxfp4 : name == "int4" ? kInt4 : kInt4By128;
 }
 
 at::Tensor numbers4(const at::Tensor& packed, int64_t columns, Form4 form, at::ScalarType dtype) {
@@ -156,7 +158,7 @@ at::Tensor numbers4(const at::Tensor& packed, int64_t columns, Form4 form, at::S
       const int64_t at = column % s.columns;
       uint32_t word = 0;
       std::memcpy(&word, segment + at / 8 * 4, sizeof word);
-      *to++ = number_of(code_of(word, static_cast<int>(at % 8)), segment + s.columns / 2, at / 32, form);
+      *to++ = number_of(code_of(word, static_cast<int>(at % 8)), segment + s.columns / 2, at / columns_of_scale(form), form);
     }
   }
   return out.to(packed.device(), dtype).view(shape);

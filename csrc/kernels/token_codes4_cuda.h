@@ -1,16 +1,17 @@
 // The CUDA text of token_codes4: products of one token with weights of 4 bits, for token_linear
 // with PICKS 0, and for token_experts with PICKS 1 or 2. The texts of token_linear_cuda.h and of
-// token_ring_cuda.h come before it, with CODES 3 or 4 and PAIRS 8.
+// token_ring_cuda.h come before it, with CODES 3, 4 or 5 and PAIRS 8.
 //
 // It is token_linear_codes for narrower codes, and for several matrices, whose boxes are copied
 // into slots on the way as in token_experts_cuda.h. A box has 16 rows, and a row of it has the
-// codes of WIDTH columns, and behind them the scale of each 32 columns: see codes4.h.
+// codes of WIDTH columns, and behind them the scales: see codes4.h.
 //
 // Tensor cores multiply codes with integers: Note [Integers of the input] in token_linear_cuda.h.
-// Each lane has 32 columns of two rows, the columns of one scale. The four lanes of a row have four
-// scales, so their sums may not meet. A lane multiplies its columns with two columns of the matrix
-// B of m16n8k32: the high and the low parts of the input. They are zeros for the other lanes. So a
-// lane ends with the sums of its own columns, and multiplies them with its scales in float32.
+// Each lane has 32 columns of two rows, the columns of one scale of the input. The four lanes of a
+// row have four scales, so their sums may not meet. A lane multiplies its columns with two columns
+// of the matrix B of m16n8k32: the high and the low parts of the input. They are zeros for the
+// other lanes. So a lane ends with the sums of its own columns, and multiplies them with its scales
+// in float32.
 //
 // The text is compiled for one more macro:
 //
@@ -58,7 +59,7 @@ __device__ __forceinline__ float widen_scale(Scale scale) { return __uint_as_flo
 #else
 constexpr float kUnit = 1;
 
-using Scale = unsigned short;  // of 32 columns
+using Scale = unsigned short;
 __device__ __forceinline__ float widen_scale(Scale scale) { return BFloat16::widen(scale); }
 #endif
 
@@ -115,7 +116,7 @@ __device__ __forceinline__ void add_unit(float2& sums, const unsigned char* row,
   const int t = threadIdx.x % 4;
   const unsigned char* const other = row + 8 * kLine;
   const uint4 first = *reinterpret_cast<const uint4*>(row + line * 64 + t * 16), second = *reinterpret_cast<const uint4*>(other + line * 64 + t * 16);
-  const int of_scale = WIDTH / 2 + (line * 4 + t) * static_cast<int>(sizeof(Scale));
+  const int scale = CODES == 5 ? line : line * 4 + t, of_scale = WIDTH / 2 + scale * static_cast<int>(sizeof(Scale));
   const Scale first_scale = *reinterpret_cast<const Scale*>(row + of_scale), second_scale = *reinterpret_cast<const Scale*>(other + of_scale);
   Products products;
   products.add(0, first.x, second.x, make_uint2(x[0].x, x[0].y), first_four);

@@ -19,7 +19,8 @@
 // The text is compiled for one set of these macros:
 //
 //   DTYPE     BFloat16 or Half: the dtype of the weights, and of the input of the product
-//   CODES     what the weights are: 0 numbers in DTYPE, 1 int8, 2 float8_e4m3fn, 3 mxfp4, 4 int4
+//   CODES     what the weights are: 0 numbers in DTYPE, 1 int8, 2 float8_e4m3fn, 3 mxfp4, 4 int4,
+//             5 int4-128
 //   PAIRS     pairs in a group, which a block computes together
 //   INPUT     the dtype of `input`: DTYPE or Float
 //   COLUMNS   the elements of a row, a multiple of 8
@@ -139,8 +140,8 @@ __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned c,
 
 // Note [Integers of the input]
 //
-// Tensor cores multiply codes of 4 bits with integers. So each 32 columns of the input, which share
-// a scale of the weights, become integers of 16 bits. The largest of them is 32,512. An integer is
+// Tensor cores multiply codes of 4 bits with integers. So each 32 columns of the input, whose
+// weights share a scale, become integers of 16 bits. The largest of them is 32,512. An integer is
 // 256 times its high part, and its low part. Both have eight bits, and lie 32 bytes from each
 // other. The sums are exact. A column errs by 2^-16 of the largest of its 32, where rounding to
 // bfloat16 errs by 2^-9 of itself. If one is not finite, the scale is NaN, and so are the results.
@@ -166,13 +167,13 @@ __device__ __forceinline__ void put_integers(Raw* x, int at, const float (&v)[8]
     high[i] = low[i] + 128;
     sum += low[i] - kBits;
   }
-  if (CODES == 4) {
+  if (CODES >= 4) {
     sum += __shfl_xor_sync(four, sum, 1);
     sum += __shfl_xor_sync(four, sum, 2);
   }
   if (threadIdx.x % 4 == 0) scales_of_inputs(x)[at / 32] = {scale, static_cast<int>(8 * sum)};
   // In the order in which a word's codes of 4 bits come.
-  constexpr int kStep = CODES == 4 ? 2 : 1, kNext = CODES == 4 ? 1 : 4;
+  constexpr int kStep = CODES >= 4 ? 2 : 1, kNext = CODES >= 4 ? 1 : 4;
   const auto both = [&](const unsigned(&of)[8], int which) {
     return make_uint2(bytes_of(of[0], of[kStep], of[2 * kStep], of[3 * kStep], which), bytes_of(of[kNext], of[kNext + kStep], of[kNext + 2 * kStep], of[kNext + 3 * kStep], which));
   };

@@ -92,7 +92,7 @@ func main() {
 	flag.IntVar(&f.textBatch, "text-batch", 0, "most answers of a language model that are computed beside each other; 0: 64")
 	flag.IntVar(&f.textTokens, "text-tokens", 0, "tokens of all conversations of a language model that have room in its cache; 0: one conversation of -text-context")
 	flag.IntVar(&f.textContext, "text-context", 0, "most tokens of a conversation; 0: what the model takes, but at most 8192")
-	flag.StringVar(&f.quantize, "text-quantize", "", "int8, fp8, int4 or mxfp4: makes the weights of language models narrow")
+	flag.StringVar(&f.quantize, "text-quantize", "", "int8, fp8, int4, int4-128 or mxfp4: makes the weights of language models narrow")
 	flag.DurationVar(&f.textTimeout, "text-timeout", 10*time.Minute, "most time for a request of /v1, as -timeout for the others. A client that takes nothing for -timeout is left before")
 	flag.Parse()
 	noText := len(f.texts)+len(f.encoders) == 0

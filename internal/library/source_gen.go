@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "67ee3023dd76e93744c8611e7406819627d2581be7de2cc099c776c896100b4a"
+const Source = "6f8edc64569035fca28d8a537b76e0b085445652b7ff96f7347f07951d13112f"
