@@ -134,7 +134,7 @@ func (b *batch) step(x *cgotorch.Exec, f features, n int, blocks []int, alike bo
 	}
 	in := b.stepInputs(x, n, blocks)
 	d.withSlots(x, func() {
-		if d.fetches = d.byEngine != nil && d.byEngine(x); !d.fetches {
+		if !d.fetchesFor(x, n) {
 			capturedOf(b.steps, f, run).Run(x, in...)
 			return
 		}

@@ -34,7 +34,8 @@ type decoder struct {
 	filled int               // the version of the experts from which slots are filled
 
 	byEngine func(x *cgotorch.Exec) bool // Table.ByEngine, or nil without a table
-	fetches  bool                        // the host fetches the experts of this token
+	fetches  bool                        // the host fetches the experts of this step
+	predicts bool                        // and those that the next layer will probably pick
 
 	Weights []nn.Named `state:",named"` // with the names of the files
 	whole   []*cgotorch.Tensor

@@ -30,6 +30,7 @@ type decoderConfig struct {
 	ropes     []ropeConfig
 	published *hubQuantization // quantization_config of config.json, or nil
 	quantized *quantization    // how the files have the weights of products, or nil
+	predicts  bool             // Options.PredictExperts
 	context   int              // largest number of tokens of a sequence
 
 	eps        float64

@@ -192,6 +192,27 @@ func (e *experts) one(x *cgotorch.Exec, id int, in *cgotorch.Tensor, training bo
 	return x.Linear(inner, matrix(e.down, e.downParameter, int64(e.c.experts.inner)), row(e.downBias))
 }
 
+// fetchesFor decides whether the host fetches the experts of the next step, of n rows.
+func (d *decoder) fetchesFor(x *cgotorch.Exec, n int) bool {
+	d.fetches = d.byEngine != nil && d.byEngine(x)
+	d.predicts = d.fetches && n == 1 && d.c.predicts
+	return d.fetches
+}
+
+// nextPicks returns the experts, Int32 [top], that the router of the next layer with experts picks
+// for the stream as it is before this layer's. Both differ little. It returns nil without
+// Options.PredictExperts, and for the last layer.
+func (d *decoder) nextPicks(x *cgotorch.Exec, stream, arrived *cgotorch.Tensor, number int) *cgotorch.Tensor {
+	for _, l := range d.layers {
+		if e := l.experts; d.predicts && e != nil && e.number == number+1 {
+			c := d.c.experts
+			route := x.Call("streamtorch::token_route", stream, e.router.weight, e.router.bias, l.beforeFeed, d.c.eps, d.c.normOffset, c.top, c.softmaxOfTop || c.normalize, arrived, "full")
+			return x.Select(route[0].(*cgotorch.Tensor), 1, 2)
+		}
+	}
+	return nil
+}
+
 // versionOfExperts counts the operators that have written experts in host memory.
 func (d *decoder) versionOfExperts() (n int) {
 	for _, l := range d.layers {

@@ -205,7 +205,7 @@ func (d *decoder) tokenExperts(x *cgotorch.Exec, s *tokenStream, l *decoderLayer
 			c.experts.softmaxOfTop || c.experts.normalize, arrived, d.edge, held.Places, held.Counts, held.LFU)
 		picks, shares := route[0].(*cgotorch.Tensor), route[1].(*cgotorch.Tensor)
 		if d.fetches {
-			d.table.Fetch(x, e.number, picks)
+			d.table.Fetch(x, e.number, picks, d.nextPicks(x, h, arrived, e.number))
 		}
 		behindPicks := d.edge
 		if behindPicks == "early" {

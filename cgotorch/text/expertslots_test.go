@@ -30,7 +30,7 @@ var mixtures = map[string]string{
 // experts on the device if slots is 0. Its tokens take the kernels, on the CPU too.
 func openMixture(t *testing.T, folder string, slots int, quantize string) *text.Model {
 	t.Helper()
-	o := text.Options{DType: cgotorch.Float32, Context: 160, Quantize: quantize, ExpertPolicy: []weights.Policy{weights.LRU, weights.LFU}[slots%2]}
+	o := text.Options{DType: cgotorch.Float32, Context: 160, Quantize: quantize, ExpertPolicy: []weights.Policy{weights.LRU, weights.LFU}[slots%2], PredictExperts: slots == 5}
 	if torchtest.Device().IsCUDA() {
 		o.DType = cgotorch.BFloat16
 	}
@@ -82,7 +82,7 @@ func TestModel_ExpertSlots(t *testing.T) {
 					passes = passes || m.Passes()
 					m.Fetch(func(n int) bool { return slots == 5 && n%7 < 3 })
 					sameAnswers(t, resident, m, m.BudgetFor(slots))
-					if s := must.Get(m.ExpertStats())(t); (s.Fetched > 0) != (slots == 5) || s.Fetched > s.Misses {
+					if s := must.Get(m.ExpertStats())(t); (s.Fetched > 0) != (slots == 5) || s.Fetched > s.Misses || (s.Ahead > 0) != (slots == 5) || s.AheadPicked > s.Ahead {
 						t.Errorf("%s, %d slots: %+v", folder, slots, s)
 					}
 				}

@@ -66,7 +66,8 @@ func (m *Model) Fetch(token func(n int) bool) {
 // BudgetFor returns the DeviceMemory that has room for so many experts of each layer.
 func (m *Model) BudgetFor(slots int) int64 {
 	c, dtype := m.d.c, m.d.dtype
-	return int64(c.dense(dtype, m.quantize) + float64(slots)*c.eachExpert(dtype, m.quantize) + c.cacheBytes(dtype, m.pages.all))
+	each := c.eachExpert(dtype, m.quantize)
+	return int64(c.dense(dtype, m.quantize) + float64(slots)*each + c.ahead(each) + c.cacheBytes(dtype, m.pages.all))
 }
 
 // WideExperts reports whether there is room for the numbers of a layer's experts.

@@ -109,10 +109,10 @@ func (c *decoderConfig) product(dtype cgotorch.DType, form string, rows, columns
 // expert in all layers. Passes get memory where that is at most a third of what is left.
 func (c *decoderConfig) roomIn(budget, dense, cache, each float64) (room expertRoom, err error) {
 	token := float64(c.experts.top) * each // the slots for the experts of one token
-	left := budget - dense - cache
+	left := budget - dense - cache - c.ahead(each)
 	if left < token {
 		return room, fmt.Errorf("text: DeviceMemory is %.0f bytes; the weights besides experts take %.0f, the cache %.0f, and slots for the experts of one token %.0f: give %.0f or more, or a smaller Context: %w",
-			budget, dense, cache, token, math.Ceil(dense+cache+token), cgotorch.ErrOutOfMemory)
+			budget, dense, cache, token+c.ahead(each), math.Ceil(dense+cache+token+c.ahead(each)), cgotorch.ErrOutOfMemory)
 	}
 	passing := c.passing(each)
 	if room.passes = passing <= left/3 && left-passing >= token; room.passes {
@@ -125,6 +125,14 @@ func (c *decoderConfig) roomIn(budget, dense, cache, each float64) (room expertR
 // passing returns the bytes of the experts of the layers that a prompt runs through.
 func (c *decoderConfig) passing(each float64) float64 {
 	return 2 * float64(c.experts.count) * each / float64(c.sparseLayers())
+}
+
+// ahead returns the bytes of the experts that come before they are picked.
+func (c *decoderConfig) ahead(each float64) float64 {
+	if !c.predicts {
+		return 0
+	}
+	return float64(c.experts.top) * each / float64(c.sparseLayers())
 }
 
 // takesSlots fails if the kernels of a token do not take the model's experts. Only they use slots.
@@ -178,6 +186,9 @@ func (c *decoderConfig) sparseLayers() (n int) {
 // table returns the options of a table of all layers' experts.
 func (c *decoderConfig) table(dtype cgotorch.DType, quantize string, room expertRoom, policy weights.Policy) weights.TableOptions {
 	o := weights.TableOptions{Layers: c.sparseLayers(), Experts: c.experts.count, Slots: room.slots, Passes: room.passes, Policy: policy}
+	if c.predicts {
+		o.Ahead = c.experts.top
+	}
 	var matrices [2][2]int
 	o.DType, matrices = c.matrices(dtype, quantize)
 	for _, m := range matrices {

@@ -309,7 +309,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		in = append(in, l.results.next(x))
 	}
 	l.d.withSlots(x, func() {
-		if l.d.fetches = l.d.byEngine != nil && l.d.byEngine(x); !l.d.fetches {
+		if !l.d.fetchesFor(x, 1) {
 			capturedOf(l.steps, f, run).Run(x, in...)
 			return
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -58,6 +57,12 @@ type Options struct {
 	// [weights.LFU]. Where there are slots, Open fails with [weights.ErrInvalidOptions] for another
 	// one.
 	ExpertPolicy weights.Policy
+	// PredictExperts lets the copy engine bring experts that the next layer will probably pick,
+	// while the device computes a layer. This is for budgets so small that the engine brings a
+	// token's experts, and for one answer at a time. It takes the memory of the picks of one layer.
+	// It changes no answer, and pauses where fewer than nine of ten are picked:
+	// [Model.ExpertStats] tells both counts.
+	PredictExperts bool
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder
 	// needs no more than a config.json. Such a model shows what a machine can do, and answers
@@ -170,6 +175,7 @@ func (o *Options) read(folder string) (string, *decoderConfig, error) {
 			return "", nil, fmt.Errorf("text: %s: %w", filepath.Join(folder, "config.json"), err)
 		}
 	}
+	c.predicts = o.PredictExperts
 	if hasCodes4(o.Quantize) {
 		err = c.takesCodes4(o.Quantize)
 	}
@@ -193,15 +199,6 @@ func (o *Options) bound(c *decoderConfig) error {
 		return fmt.Errorf("text: CacheTokens is %d, want 1 to %d: %w", o.CacheTokens, mostCacheTokens, cgotorch.ErrInvalidArgument)
 	}
 	return nil
-}
-
-func hasTokenizer(folder string) bool {
-	return exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json"))
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // make makes the tensors, and loads or draws their values.

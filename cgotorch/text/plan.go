@@ -99,7 +99,7 @@ func (b *Budget) divide(c *decoderConfig, dtype cgotorch.DType, memory float64, 
 			return err
 		}
 		b.CacheTokens, b.Experts = o.CacheTokens, room.slots
-		weights = dense + float64(room.slots)*each
+		weights = dense + float64(room.slots)*each + c.ahead(each)
 		if room.passes {
 			weights += c.passing(each)
 		}

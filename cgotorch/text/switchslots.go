@@ -119,7 +119,7 @@ func (h *heldExperts) token(x *cgotorch.Exec, layer int, l weights.TableLayer, i
 	route := x.Call("streamtorch::token_route", x.IndexSelect(h.units, 0, id), h.units, nil, nil, 0.0, false, 1, true, h.arrived, "full", l.Places, l.Counts, l.LFU)
 	picks := route[0].(*cgotorch.Tensor)
 	if !h.kernels {
-		h.table.Fetch(x, layer, picks)
+		h.table.Fetch(x, layer, picks, nil)
 		slot := x.To(x.Select(picks, 1, 0), cgotorch.Int64)
 		return oneByOne(x, l.Slots[0], l.Slots[1], in, slot)
 	}

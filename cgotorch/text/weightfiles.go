@@ -3,6 +3,8 @@ package text
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -122,4 +124,13 @@ func (s source) convert(x *cgotorch.Exec) error {
 		return nil
 	})
 	return nil
+}
+
+func hasTokenizer(folder string) bool {
+	return exists(filepath.Join(folder, "tokenizer.json")) || exists(filepath.Join(folder, "tekken.json"))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

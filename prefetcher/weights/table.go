@@ -48,6 +48,7 @@ type Table struct {
 	stages  [layersInPass]stage // of passes
 	stream  *cgotorch.Stream    // that copies into them, or nil
 	passing atomic.Bool         // a pass runs
+	ahead   ahead               // of Fetch
 	way     way                 // in which missing experts come
 	fetched int64               // experts, by Fetch
 	closed  bool
@@ -62,6 +63,7 @@ type TableOptions struct {
 	Slots    int            // of a layer, at least one for each expert that a token picks: token_route checks it
 	Policy   Policy         // LRU or LFU
 	Passes   bool           // the device has memory for [Table.Pass] too: all experts of two layers
+	Ahead    int            // experts of the next layer that [Table.Fetch] may copy before they are picked; 0: none
 }
 
 // TableLayer has the memory of a layer's experts. The table owns it. Experts, Slots and Memory have
@@ -84,9 +86,11 @@ type TableStats struct {
 	Hits        int64 // picks of experts that were in a slot
 	Misses      int64 // picks of experts that came over the bus
 	Fetched     int64 // of the misses, those that the copy engine brought: see Table.Fetch
-	BusBytes    int64 // that came over the bus for these picks
+	Ahead       int64 // experts that the copy engine brought before they were picked
+	AheadPicked int64 // of these, those that were then picked
+	BusBytes    int64 // that came over the bus for all of them
 	HostBytes   int64 // in host memory
-	DeviceBytes int64 // on the device: of slots, and for passes
+	DeviceBytes int64 // on the device: of slots, for passes, and for what comes ahead
 }
 
 // expert returns the bytes of an expert.
@@ -123,6 +127,8 @@ func (o TableOptions) check() error {
 		return fmt.Errorf("weights: a table of %v, want a floating dtype, or uint8 for codes of 4 bits: %w", o.DType, ErrInvalidOptions)
 	case o.Slots < 1 || o.Slots > o.Experts:
 		return fmt.Errorf("weights: a table of %d slots, want 1 to the number of experts, %d: %w", o.Slots, o.Experts, ErrInvalidOptions)
+	case o.Ahead < 0 || o.Ahead > o.Experts:
+		return fmt.Errorf("weights: a table of %d experts ahead, want 0 to the number of experts, %d: %w", o.Ahead, o.Experts, ErrInvalidOptions)
 	case o.Policy != LRU && o.Policy != LFU:
 		return fmt.Errorf("weights: a table with the policy %v, want LRU or LFU: %w", o.Policy, ErrInvalidOptions)
 	}
@@ -161,6 +167,9 @@ func NewTable(x *cgotorch.Exec, o TableOptions) (*Table, error) {
 		}
 	}
 	if err := t.addSlots(x); err != nil {
+		return nil, err
+	}
+	if err := t.addRooms(x); err != nil {
 		return nil, err
 	}
 	made = true
@@ -270,11 +279,12 @@ func (t *Table) Layer(i int) TableLayer { return t.layers[i] }
 // Forget empties all slots. A program calls it after it has changed experts, in host memory or by
 // work of a stream. It enqueues the work on x's stream, and counts go on.
 func (t *Table) Forget(x *cgotorch.Exec) {
+	t.ahead.settle(x)
 	x.CopyInPlace(t.places, x.Expand(t.empty, int64(t.o.Layers), -1))
 }
 
-// DeviceBytes returns the bytes that the table takes on its device: those of slots, and those for
-// passes. A nil table has none.
+// DeviceBytes returns the bytes that the table takes on its device: those of slots, those for
+// passes, and those for what Fetch copies ahead. A nil table has none.
 func (t *Table) DeviceBytes() int64 {
 	if t == nil || t.places == nil {
 		return 0
@@ -283,7 +293,7 @@ func (t *Table) DeviceBytes() int64 {
 	if t.o.Passes {
 		n += layersInPass * int64(t.o.Experts)
 	}
-	return n * t.o.expert()
+	return (n + int64(t.o.Ahead)) * t.o.expert()
 }
 
 // Stats returns the counts so far. It waits for the work of x's stream.
@@ -296,19 +306,19 @@ func (t *Table) Stats(x *cgotorch.Exec) TableStats {
 			s.Misses += n
 		}
 	}
-	s.Fetched = t.fetched
-	s.BusBytes, s.HostBytes, s.DeviceBytes = s.Misses*t.o.expert(), int64(t.o.Layers)*int64(t.o.Experts)*t.o.expert(), t.DeviceBytes()
+	s.Fetched, s.Ahead, s.AheadPicked = t.fetched, t.ahead.copies, t.ahead.used
+	s.BusBytes, s.HostBytes, s.DeviceBytes = (s.Misses+s.Ahead-s.AheadPicked)*t.o.expert(), int64(t.o.Layers)*int64(t.o.Experts)*t.o.expert(), t.DeviceBytes()
 	return s
 }
 
-// Close waits for the copies of passes, and frees the memory. Other work that uses the table must
-// be done. A second Close does nothing.
+// Close waits for the copies of passes, and for those ahead, and frees the memory. Other work that
+// uses the table must be done. A second Close does nothing.
 func (t *Table) Close() error {
 	if t == nil {
 		return nil
 	}
 	t.closed = true
-	errs := []error{t.closeSlots(), t.counts.Close(), t.way.read.Close()}
+	errs := []error{t.ahead.close(), t.closeSlots(), t.counts.Close(), t.way.read.Close()}
 	for _, l := range t.layers {
 		for _, one := range append(l.Experts, l.Counts) {
 			errs = append(errs, one.Close())

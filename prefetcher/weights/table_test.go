@@ -208,6 +208,8 @@ func TestNewTable_Refused(t *testing.T) {
 		func(o *TableOptions) { o.Slots = 0 },
 		func(o *TableOptions) { o.Slots = 7 },
 		func(o *TableOptions) { o.Policy = NextLayer },
+		func(o *TableOptions) { o.Ahead = -1 },
+		func(o *TableOptions) { o.Ahead = 7 },
 	} {
 		o := smallTable
 		change(&o)
@@ -277,7 +279,7 @@ func TestTable_Fetch(t *testing.T) {
 			x.FillInPlace(slots, -7)
 		}
 		picks := cgotorch.FromSlice(x, []int32{1, 3, 3, 0, 0, -1, 2, 0}, 2, 4)
-		table.Fetch(x, 1, picks)
+		table.Fetch(x, 1, picks, nil)
 		if got := cgotorch.ToSlice[int32](x, picks); !slices.Equal(got, []int32{1, -1, 3, 0, 0, -1, 2, 0}) {
 			t.Errorf("the picks are %v, want both in slots", got)
 		}
@@ -308,6 +310,62 @@ func TestTable_Fetch(t *testing.T) {
 	}
 }
 
+// Fetch copies experts of the next layer ahead, and takes those that are picked. It stops if too
+// few are. Work behind a Do may write experts.
+func TestTable_Fetch_Ahead(t *testing.T) {
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
+	s := torchtest.NewStream(t, torchtest.Device())
+	o := smallTable
+	o.Ahead = 2
+	table := tableOf(t, s, o)
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		x.FillInPlace(x.Narrow(table.Layer(2).Places, 0, 2, 1), 2) // expert 2 is in slot 2
+	})
+	picks := func(x *cgotorch.Exec, pairs ...int32) *cgotorch.Tensor { // slots and experts
+		var all []int32
+		for i := 0; i < len(pairs); i += 2 {
+			all = append(all, pairs[i], pairs[i+1], 0, 0)
+		}
+		return cgotorch.FromSlice(x, all, int64(len(pairs)/2), 4)
+	}
+	next := func(x *cgotorch.Exec, experts ...int32) *cgotorch.Tensor { return cgotorch.FromSlice(x, experts) }
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		table.Fetch(x, 1, picks(x, 0, 5), next(x, 2, 4, 4, -1, 6, 0, 5)) // 4 and 0 come ahead
+		table.Fetch(x, 2, picks(x, 0, 4, 1, 5), next(x, 1, 3))
+		torchtest.Sleep(x, time.Millisecond)
+		table.Fetch(x, 3, picks(x, 2, 3, 1, 1), next(x, 1))
+		for layer, want := range map[int][]float32{1: {105}, 2: {204, 205}, 3: {0, 301, 303}} {
+			for slot, v := range want {
+				if got := cgotorch.ToSlice[float32](x, x.Select(table.Layer(layer).Slots[1], 0, slot))[3]; v != 0 && got != v+10 {
+					t.Errorf("layer %d, slot %d has %v, want %v", layer, slot, got, v+10)
+				}
+			}
+		}
+	})
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		x.AddScalarInPlace(table.Layer(4).Experts[0], 1)
+		if got := table.Stats(x); got.Ahead != 5 || got.AheadPicked != 3 || got.Fetched != 5 || got.BusBytes != 2*192 || got.DeviceBytes != (5*3+2*6+2)*192 {
+			t.Errorf("stats are %+v", got)
+		}
+		table.Fetch(x, 4, picks(x, 0, 1), next(x, 1)) // what came ahead was forgotten
+		if got := cgotorch.ToSlice[float32](x, x.Select(table.Layer(4).Slots[0], 0, 0))[0]; got != 402 {
+			t.Errorf("a slot has %v, want 402", got)
+		}
+	})
+	for range 80 {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+			table.Fetch(x, 0, picks(x, 0, 1), next(x, 3, 4))
+			table.Fetch(x, 1, picks(x, 0, 1), nil)
+		})
+	}
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		if got := table.Stats(x).Ahead; got < triedCopies || got > triedCopies+2 {
+			t.Errorf("%d experts came ahead, and none was picked", got)
+		}
+	})
+}
+
 // Fetch refuses what the table has not, and a closed table is closed.
 func TestTable_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)
@@ -325,7 +383,7 @@ func TestTable_Refused(t *testing.T) {
 		return s.Do(func(x *cgotorch.Exec) error { call(x); return nil })
 	}
 	picks := func(layer int, data []int32, shape ...int64) func(x *cgotorch.Exec) {
-		return func(x *cgotorch.Exec) { table.Fetch(x, layer, cgotorch.FromSlice(x, data, shape...)) }
+		return func(x *cgotorch.Exec) { table.Fetch(x, layer, cgotorch.FromSlice(x, data, shape...), nil) }
 	}
 	for _, c := range []struct {
 		text string
@@ -335,7 +393,8 @@ func TestTable_Refused(t *testing.T) {
 		{"picks of layer -1", picks(-1, make([]int32, 4), 1, 4)},
 		{"[4 3], want Int32", picks(0, make([]int32, 12), 4, 3)},
 		{"[5], want Int32", picks(0, make([]int32, 5), 5)},
-		{"int64", func(x *cgotorch.Exec) { table.Fetch(x, 0, x.Zeros(cgotorch.Int64, 1, 4)) }},
+		{"int64", func(x *cgotorch.Exec) { table.Fetch(x, 0, x.Zeros(cgotorch.Int64, 1, 4), nil) }},
+		{"next is", func(x *cgotorch.Exec) { table.Fetch(x, 0, x.Zeros(cgotorch.Int32, 1, 4), x.Zeros(cgotorch.Int64, 4)) }},
 		{"slot -1 and expert 3", picks(0, []int32{-1, 3, 3, 0}, 1, 4)},
 		{"slot 3 and expert 3", picks(0, []int32{3, 3, 3, 0}, 1, 4)},
 		{"expert 100", picks(0, []int32{1, 100, 3, 0}, 1, 4)},

@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -59,31 +60,62 @@ func (t *Table) ByEngine(x *cgotorch.Exec) bool {
 // Fetch copies the experts that a token misses into their slots, by the copy engine, and changes
 // picks, Int32 [top, 4], which token_route has made for the layer: all of them are in slots then.
 // It runs on x's stream, between token_route and the work that reads the slots, and not within a
-// pass. It waits for the picks, not for the copies. It fails with [cgotorch.ErrInvalidArgument] for
-// a layer or a pick that the table has not.
-func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks *cgotorch.Tensor) {
+// pass. It waits for the picks, not for the copies.
+//
+// next, Int32 [n], has experts that the next layer will probably pick, or is nil. With
+// TableOptions.Ahead, Fetch copies those that are in no slot while the device computes this layer,
+// and the Fetch of the next layer takes them. It stops for a while if fewer than nine of ten are
+// picked. Fetch fails with [cgotorch.ErrInvalidArgument] for a layer or a pick that the table has
+// not.
+func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks, next *cgotorch.Tensor) {
 	const op = "Table.Fetch"
 	t.hasSlots(x, op)
 	if shape := picks.Shape(); layer < 0 || layer >= t.o.Layers || len(shape) != 2 || shape[1] != 4 || picks.DType() != cgotorch.Int32 {
 		x.Fail(op, fmt.Errorf("weights: picks of layer %d are %v %v, want Int32 [top, 4] of a layer from 0 to %d: %w", layer, picks.DType(), shape, t.o.Layers-1, cgotorch.ErrInvalidArgument))
 	}
+	if next != nil && (len(next.Shape()) != 1 || next.DType() != cgotorch.Int32) {
+		x.Fail(op, fmt.Errorf("weights: next is %v %v, want Int32 [n]: %w", next.DType(), next.Shape(), cgotorch.ErrInvalidArgument))
+	}
 	x.Tidy(func() *cgotorch.Tensor {
-		l, all := &t.layers[layer], cgotorch.ToSlice[int32](x, picks)
-		for len(all) > 0 {
-			slot, expert := int(all[0]), int(all[1])
-			all = all[4:]
-			if slot < 0 || slot >= t.o.Slots || expert >= t.o.Experts {
-				x.Fail(op, fmt.Errorf("weights: a pick has slot %d and expert %d, and the table has %d slots and %d experts: %w", slot, expert, t.o.Slots, t.o.Experts, cgotorch.ErrInvalidArgument))
-			}
-			if expert < 0 {
-				continue
-			}
-			for i, to := range l.Slots {
-				x.CopyInPlace(x.Narrow(to, 0, slot, 1), x.Narrow(l.Experts[i], 0, expert, 1))
-			}
-			t.fetched++
+		read := []*cgotorch.Tensor{x.Reshape(picks, -1)}
+		predicts := next != nil && t.o.Ahead > 0 && layer+1 < t.o.Layers && t.ahead.pays()
+		if predicts {
+			read = append(read, next, x.Narrow(t.layers[layer+1].Places, 0, 0, t.o.Experts))
 		}
+		all := cgotorch.ToSlice[int32](x, x.Cat(read, 0))
+		of := 4 * picks.Shape()[0]
+		t.fetch(x, layer, all[:of])
 		x.FillInPlace(x.Select(picks, 1, 1), -1)
+		if predicts {
+			places := len(all) - t.o.Experts
+			t.copyAhead(x, layer+1, all[of:places], all[places:])
+		}
 		return nil
 	})
+}
+
+// fetch enqueues the copies of a layer's missing experts. Those that came ahead are in rooms.
+func (t *Table) fetch(x *cgotorch.Exec, layer int, picks []int32) {
+	l, a := &t.layers[layer], &t.ahead
+	var fromRooms [][2]int // slots and rooms
+	for ; len(picks) > 0; picks = picks[4:] {
+		slot, expert := int(picks[0]), int(picks[1])
+		if slot < 0 || slot >= t.o.Slots || expert >= t.o.Experts {
+			x.Fail("Table.Fetch", fmt.Errorf("weights: a pick has slot %d and expert %d, and the table has %d slots and %d experts: %w", slot, expert, t.o.Slots, t.o.Experts, cgotorch.ErrInvalidArgument))
+		}
+		if expert < 0 {
+			continue
+		}
+		t.fetched++
+		if room := slices.Index(a.experts, int32(expert)); room >= 0 && a.layer == layer {
+			fromRooms = append(fromRooms, [2]int{slot, room})
+			continue
+		}
+		copyExpert(x, l.Slots, slot, l.Experts, expert)
+	}
+	a.settle(x)
+	for _, pair := range fromRooms {
+		copyExpert(x, l.Slots, pair[0], a.rooms, pair[1])
+	}
+	a.used += int64(len(fromRooms))
 }
