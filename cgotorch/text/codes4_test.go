@@ -157,18 +157,19 @@ func codesOf4Bits(t *testing.T, name, form string) {
 	})
 }
 
-// Dense models of every kind open with int4-128, drawn and with a tied head, and answer.
-func TestOpen_Int4By128Dense(t *testing.T) {
+// Dense models of every kind open with int4 and int4-128, drawn and with a tied head, and answer.
+func TestOpen_Int4Dense(t *testing.T) {
 	torchtest.CheckLeaks(t)
-	for _, name := range []string{"llama", "windows", "long"} {
+	for i, name := range []string{"llama", "windows", "long", "llama", "windows", "long"} {
+		form := formsOf4[1+i/3]
 		for _, tied := range []string{"false", "true"} {
 			folder := t.TempDir()
 			config := strings.Replace(configs[name], "{", `{"tie_word_embeddings": `+tied+", ", 1)
 			must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o644))
-			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Quantize: "int4-128", Context: 64}))(t)
+			m := must.Get(text.Open(torchtest.Device(), folder, text.Options{RandomWeights: 1, Quantize: form, Context: 64}))(t)
 			c := m.NewConversation()
 			if ids, _ := tokensOf(t, c, []int64{1, 2, 3}, text.GenerateOptions{MaxTokens: 9, Greedy: true, IgnoreEnd: true}); len(ids) != 9 {
-				t.Errorf("%s, tied %s: %v", name, tied, ids)
+				t.Errorf("%s, %s, tied %s: %v", form, name, tied, ids)
 			}
 			must.Do(t, c.Close())
 			must.Do(t, m.Close())

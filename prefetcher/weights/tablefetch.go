@@ -77,13 +77,13 @@ func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks, next *cgotorch.Tensor)
 		x.Fail(op, fmt.Errorf("weights: next is %v %v, want Int32 [n]: %w", next.DType(), next.Shape(), cgotorch.ErrInvalidArgument))
 	}
 	x.Tidy(func() *cgotorch.Tensor {
-		read := []*cgotorch.Tensor{x.Reshape(picks, -1)}
+		read, of := picks, 4*picks.Shape()[0]
 		predicts := next != nil && t.o.Ahead > 0 && layer+1 < t.o.Layers && t.ahead.pays()
 		if predicts {
-			read = append(read, next, x.Narrow(t.layers[layer+1].Places, 0, 0, t.o.Experts))
+			// One read, so that the host waits once.
+			read = x.Cat([]*cgotorch.Tensor{x.Reshape(picks, -1), next, x.Narrow(t.layers[layer+1].Places, 0, 0, t.o.Experts)}, 0)
 		}
-		all := cgotorch.ToSlice[int32](x, x.Cat(read, 0))
-		of := 4 * picks.Shape()[0]
+		all := cgotorch.ToSlice[int32](x, read)
 		t.fetch(x, layer, all[:of])
 		x.FillInPlace(x.Select(picks, 1, 1), -1)
 		if predicts {
