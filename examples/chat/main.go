@@ -104,6 +104,7 @@ func (c *chat) answer(prompt string) error {
 	if err != nil {
 		return err
 	}
+	c.options.Seed++ // two answers at the same positions draw other numbers
 	var answer strings.Builder
 	var first, last time.Time
 	n, begin := 0, time.Now()
