@@ -82,6 +82,9 @@ func expertTokens(c *config, folder string, deviceMemory int64, ks ...int) (all 
 		if err != nil {
 			return nil, err
 		}
+		if _, err = expertTokenOf(m, k); err != nil { // compiles kernels, and makes graphs
+			return nil, err
+		}
 		var one expertToken
 		one, err = expertTokenOf(m, k)
 		all = append(all, one)
