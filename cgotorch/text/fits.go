@@ -111,8 +111,12 @@ func (c *decoderConfig) roomIn(budget, dense, cache, each float64) (room expertR
 	token := float64(c.experts.top) * each // the slots for the experts of one token
 	left := budget - dense - cache - c.ahead(each)
 	if left < token {
-		return room, fmt.Errorf("text: DeviceMemory is %.0f bytes; the weights besides experts take %.0f, the cache %.0f, and slots for the experts of one token %.0f: give %.0f or more, or a smaller Context: %w",
-			budget, dense, cache, token+c.ahead(each), math.Ceil(dense+cache+token+c.ahead(each)), cgotorch.ErrOutOfMemory)
+		ahead, cure := "", ""
+		if c.ahead(each) > 0 {
+			ahead, cure = fmt.Sprintf(", those that PredictExperts brings ahead %.0f", c.ahead(each)), ", or open it without PredictExperts"
+		}
+		return room, fmt.Errorf("text: DeviceMemory is %.0f bytes; the weights besides experts take %.0f, the cache %.0f%s, and slots for the experts of one token %.0f: give %.0f or more, or a smaller Context%s: %w",
+			budget, dense, cache, ahead, token, math.Ceil(dense+cache+token+c.ahead(each)), cure, cgotorch.ErrOutOfMemory)
 	}
 	passing := c.passing(each)
 	if room.passes = passing <= left/3 && left-passing >= token; room.passes {
@@ -127,9 +131,12 @@ func (c *decoderConfig) passing(each float64) float64 {
 	return 2 * float64(c.experts.count) * each / float64(c.sparseLayers())
 }
 
+// predictsAny reports whether a layer's experts may come ahead: there is one before it.
+func (c *decoderConfig) predictsAny() bool { return c.predicts && c.sparseLayers() > 1 }
+
 // ahead returns the bytes of the experts that come before they are picked.
 func (c *decoderConfig) ahead(each float64) float64 {
-	if !c.predicts {
+	if !c.predictsAny() {
 		return 0
 	}
 	return float64(c.experts.top) * each / float64(c.sparseLayers())
@@ -186,7 +193,7 @@ func (c *decoderConfig) sparseLayers() (n int) {
 // table returns the options of a table of all layers' experts.
 func (c *decoderConfig) table(dtype cgotorch.DType, quantize string, room expertRoom, policy weights.Policy) weights.TableOptions {
 	o := weights.TableOptions{Layers: c.sparseLayers(), Experts: c.experts.count, Slots: room.slots, Passes: room.passes, Policy: policy}
-	if c.predicts {
+	if c.predictsAny() {
 		o.Ahead = c.experts.top
 	}
 	var matrices [2][2]int

@@ -36,11 +36,11 @@ type Options struct {
 	// each with a scale for a row. A token then reads about half the bytes. Embeddings, norms,
 	// routers and experts stay as they are. With "int4" products and experts have 4 bits, and a
 	// scale for each 32 columns. With "int4-128" a scale is for 128 columns, which takes 8 % fewer
-	// bytes and changes more. "mxfp4" is for experts alone, which then have 4 bits, and a power of
-	// two for each 32 columns: those of gpt_oss as they are published, and others rounded.
-	// [Model.QuantizationError] tells what that changes. Open needs no memory for the wide weights
-	// of more than one product, or of one layer's experts where a tensor has all of them. Such a
-	// model is neither saved nor trained.
+	// bytes and changes more; some mixtures are slower with it. "mxfp4" is for experts alone, which
+	// then have 4 bits, and a power of two for each 32 columns: those of gpt_oss as they are
+	// published, and others rounded. [Model.QuantizationError] tells what that changes. Open needs
+	// no memory for the wide weights of more than one product, or of one layer's experts where a
+	// tensor has all of them. Such a model is neither saved nor trained.
 	Quantize string
 
 	// DeviceMemory bounds the bytes of weights and cache on the device. 0 means no bound. If the
@@ -60,8 +60,8 @@ type Options struct {
 	// PredictExperts lets the copy engine bring experts that the next layer will probably pick,
 	// while the device computes a layer. This is for budgets so small that the engine brings a
 	// token's experts, and for one answer at a time. It takes the memory of the picks of one layer.
-	// It changes no answer, and pauses where fewer than nine of ten are picked:
-	// [Model.ExpertStats] tells both counts.
+	// It changes no answer, and pauses where fewer than 97 % are picked: [Model.ExpertStats] tells
+	// both counts. A Batcher with Reproducible takes no part, and neither does the CPU.
 	PredictExperts bool
 
 	// RandomWeights is a seed. If it is not 0, the weights are drawn on the device, and the folder

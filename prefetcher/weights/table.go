@@ -286,14 +286,21 @@ func (t *Table) Forget(x *cgotorch.Exec) {
 // DeviceBytes returns the bytes that the table takes on its device: those of slots, those for
 // passes, and those for what Fetch copies ahead. A nil table has none.
 func (t *Table) DeviceBytes() int64 {
-	if t == nil || t.places == nil {
+	if t == nil {
 		return 0
+	}
+	rooms := int64(0)
+	if t.ahead.rooms != nil {
+		rooms = int64(t.o.Ahead) * t.o.expert()
+	}
+	if t.places == nil { // a Resize has failed
+		return rooms
 	}
 	n := int64(t.o.Layers) * int64(t.o.Slots)
 	if t.o.Passes {
 		n += layersInPass * int64(t.o.Experts)
 	}
-	return (n + int64(t.o.Ahead)) * t.o.expert()
+	return n*t.o.expert() + rooms
 }
 
 // Stats returns the counts so far. It waits for the work of x's stream.

@@ -366,6 +366,30 @@ func TestTable_Fetch_Ahead(t *testing.T) {
 	})
 }
 
+// Copies that are picked go on coming ahead, however many are on their way. Where one of sixteen is
+// not picked they pause, and come again after a while.
+func TestTable_AheadPays(t *testing.T) {
+	for _, right := range []int64{16, 15} {
+		var a ahead
+		tried, paused := 0, 0
+		for range 3 * triedAgain {
+			pays := a.pays()
+			if a.experts != nil {
+				a.used, a.experts = a.used+right, nil
+			}
+			if !pays {
+				paused++
+				continue
+			}
+			tried++
+			a.copies, a.experts = a.copies+16, make([]int32, 16)
+		}
+		if right == 16 && paused > 0 || right == 15 && (paused < 2*triedAgain || tried < 3*triedCopies/16) {
+			t.Errorf("with %d of 16 right, %d Fetches copy ahead, and %d do not", right, tried, paused)
+		}
+	}
+}
+
 // Fetch refuses what the table has not, and a closed table is closed.
 func TestTable_Refused(t *testing.T) {
 	torchtest.CheckLeaks(t)

@@ -25,21 +25,22 @@ type ahead struct {
 
 const (
 	triedCopies = 128  // after which pays looks at them
-	leastUsed   = 0.9  // of them, with which they save more time than they take
+	leastUsed   = 0.97 // of them: a right one saves some 3 % of the time that a wrong one takes
 	triedAgain  = 4096 // Fetches after which Fetch copies ahead again
 )
 
-// pays reports whether Fetch should copy ahead.
+// pays reports whether Fetch should copy ahead. It leaves out what no Fetch has looked for yet.
 func (a *ahead) pays() bool {
 	if a.pause > 0 {
 		a.pause--
 		return false
 	}
-	if n := a.copies - a.since[0]; n >= triedCopies {
+	done := a.copies - int64(len(a.experts))
+	if n := done - a.since[0]; n >= triedCopies {
 		if float64(a.used-a.since[1]) < leastUsed*float64(n) {
 			a.pause = triedAgain
 		}
-		a.since = [2]int64{a.copies, a.used}
+		a.since = [2]int64{done, a.used}
 	}
 	return a.pause == 0
 }

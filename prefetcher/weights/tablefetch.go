@@ -64,9 +64,9 @@ func (t *Table) ByEngine(x *cgotorch.Exec) bool {
 //
 // next, Int32 [n], has experts that the next layer will probably pick, or is nil. With
 // TableOptions.Ahead, Fetch copies those that are in no slot while the device computes this layer,
-// and the Fetch of the next layer takes them. It stops for a while if fewer than nine of ten are
-// picked. Fetch fails with [cgotorch.ErrInvalidArgument] for a layer or a pick that the table has
-// not.
+// and the Fetch of the next layer takes them. It stops for a while if fewer than 97 % are picked.
+// No other stream may write experts before the next Fetch, Forget or the end of the Do. Fetch fails
+// with [cgotorch.ErrInvalidArgument] for a layer or a pick that the table has not.
 func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks, next *cgotorch.Tensor) {
 	const op = "Table.Fetch"
 	t.hasSlots(x, op)
