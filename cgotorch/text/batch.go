@@ -176,7 +176,7 @@ func (b *batch) tell(x *cgotorch.Exec, n int) *cgotorch.HostRead {
 // rows are computed one after another there. A product on CUDA depends on their number alone.
 func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgotorch.Tensor {
 	if !alike || x.Device().IsCUDA() {
-		return b.d.logits(x, b.d.rows(x, b.pass(x, 0, n, blocks, alike)))
+		return b.d.rowLogits(x, b.d.rows(x, b.pass(x, 0, n, blocks, alike)), true)
 	}
 	var all []*cgotorch.Tensor
 	for i := range n {
@@ -184,7 +184,7 @@ func (b *batch) logits(x *cgotorch.Exec, n int, blocks []int, alike bool) *cgoto
 			all = append(all, x.Zeros(b.d.wide, 1, int64(b.d.c.vocab)))
 			continue
 		}
-		all = append(all, x.Tidy(func() *cgotorch.Tensor { return b.d.logits(x, b.d.rows(x, b.pass(x, i, 1, blocks, alike))) }))
+		all = append(all, x.Tidy(func() *cgotorch.Tensor { return b.d.rowLogits(x, b.d.rows(x, b.pass(x, i, 1, blocks, alike)), true) }))
 	}
 	return x.Cat(all, 0)
 }

@@ -14,7 +14,7 @@ const mostPieces = 16
 // farKeys is the number of keys before a token that take as long as its products. Up to nearKeys do
 // not count.
 const (
-	farKeys  = 8192
+	farKeys  = 6144
 	nearKeys = 2048
 )
 

@@ -60,7 +60,7 @@ func (b *batch) runPiece(x *cgotorch.Exec, l *lane, numbers []int64, blocks []in
 		if !last {
 			return nil
 		}
-		return b.d.logits(x, hidden)
+		return b.d.rowLogits(x, hidden, false)
 	})
 }
 
@@ -101,9 +101,9 @@ func (b *batch) stepBeside(x *cgotorch.Exec, f features, n int, blocks []int, l 
 	return b.tell(x, n), logits
 }
 
-// tryBeside runs a step with a piece of which all rows are passed over. So the kernels are compiled
-// before the first request. Where that fails, steps and pieces keep passes of their own. It waits
-// for the device.
+// tryBeside runs a step with a piece of which all rows are passed over. So the kernels of such
+// steps are compiled before the first request. Where that fails, steps and pieces keep passes of
+// their own. It waits for the device.
 func (b *batch) tryBeside(stream *cgotorch.Stream) error {
 	numbers, err := b.writePiece(stream, nil, 0)
 	if err == nil {
@@ -157,7 +157,7 @@ func (b *batch) besideOf(x *cgotorch.Exec, f features, in []*cgotorch.Tensor) *c
 	}
 	hidden := b.d.rows(x, p)
 	behind := x.IndexSelect(x.Narrow(hidden, 0, n, rows), 0, last)
-	logits := b.d.logits(x, x.Cat([]*cgotorch.Tensor{x.Narrow(hidden, 0, 0, n), behind}, 0))
+	logits := b.d.rowLogits(x, x.Cat([]*cgotorch.Tensor{x.Narrow(hidden, 0, 0, n), behind}, 0), false)
 	b.pick(x, f, x.Narrow(logits, 0, 0, n))
 	return x.Clone(x.Narrow(logits, 0, n, 1)) // the graph keeps no others
 }

@@ -124,6 +124,13 @@ func (d *decoder) logits(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Te
 	})
 }
 
+// rowLogits is logits for the hidden states of d.rows.
+func (d *decoder) rowLogits(x *cgotorch.Exec, hidden *cgotorch.Tensor, early bool) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		return d.capped(x, d.head.product(x, hidden, "float", early), d.c.logitCap)
+	})
+}
+
 // capped bounds t smoothly to -limit and limit. limit 0 is none.
 func (d *decoder) capped(x *cgotorch.Exec, t *cgotorch.Tensor, limit float64) *cgotorch.Tensor {
 	if limit == 0 {

@@ -329,6 +329,8 @@ func (c *decoderConfig) check() error {
 		return refused("initializer_range is %v, want a number from 0 to 1", c.deviation)
 	case c.scoreCap < 0 || c.logitCap < 0:
 		return refused("a soft cap is negative")
+	case c.activation == "clamped" && c.sparseLayers() < len(c.layers):
+		return refused("hidden_act is %q, which experts alone have", c.activation)
 	case !(c.clampLimit > 0):
 		return refused("swiglu_limit is %v, want a number above 0", c.clampLimit)
 	}
@@ -341,8 +343,7 @@ func (c *decoderConfig) check() error {
 	default:
 		return refused("hidden_act is %q, and only silu and gelu_pytorch_tanh are known", c.activation)
 	}
-	sparse := slices.ContainsFunc(c.layers, func(l layerConfig) bool { return l.sparse })
-	if e := c.experts; sparse && (e.count < 1 || e.count > 1<<14 || e.top < 1 || e.top > e.count || e.inner < 1 || e.inner > 1<<24) {
+	if e := c.experts; c.sparseLayers() > 0 && (e.count < 1 || e.count > 1<<14 || e.top < 1 || e.top > e.count || e.inner < 1 || e.inner > 1<<24) {
 		return refused("there are %d experts of width %d, of which %d are picked", e.count, e.inner, e.top)
 	}
 	return nil

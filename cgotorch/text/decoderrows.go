@@ -5,17 +5,20 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // Note [Kernels of rows]
 //
 // Rows are the tokens of a step of several sequences, or a part of one prompt. A pass reads all
-// weights once for all rows. LibTorch computes the products, four in a layer, and the attention of
-// many rows of a prompt. Kernels of this library stand between them:
+// weights once for all rows. With weights in bfloat16 or float16, up to 32 rows take the kernels of
+// this library alone, on compute capability 9.0:
 //
 //	what the layer before left, and the norm    add_rms_norm     csrc/kernels/add_rms_norm.cc
-//	queries, keys and values                    LibTorch
+//	queries, keys and values                    rows_linear      csrc/kernels/rows_linear.cc
 //	attention over pages                        token_attention  csrc/kernels/token_attention.cc
-//	output                                      LibTorch
+//	output                                      rows_linear
 //	added to the stream, and the norm           add_rms_norm
-//	gate and up                                 LibTorch
-//	activation                                  gated            csrc/kernels/gated.cc
-//	down                                        LibTorch
+//	gate and up, and the activation             rows_linear
+//	down                                        rows_linear
+//
+// Else rows_linear calls LibTorch's product, and gated for the activation (csrc/kernels/gated.cc).
+// LibTorch also computes the attention of many rows of a prompt. Quantised weights are made numbers
+// before each product.
 //
 // The rows of a prompt see the same pages, so they take in place of token_attention:
 //
@@ -30,15 +33,21 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // each row sees. A single token goes the same way where the kernels of a token do not take the
 // model.
 //
-// Edges are full, because LibTorch's kernels declare nothing. Experts take one product for all
-// rows that pick them. In a step the kernels of a token compute them row by row if the step is
-// reproducible, if they lie in slots, or if LibTorch has no such product. A row of a step whose
-// position is below 0 is passed over: it writes neither pages nor a token.
+// In a step without a piece, each kernel asks for its weights, or for the keys of earlier tokens,
+// while the kernel before still runs: Note [Programmatic edges] in csrc/kernels/edges.h.
+// token_embedding has a full edge, and so have products of quantised weights. In a pass with rows
+// of a prompt, only the attention of a step's tokens is early.
+//
+// Experts take one product for all rows that pick them. In a step the kernels of a token compute
+// them row by row if the step is reproducible, if they lie in slots, or if LibTorch has no such
+// product. A row of a step whose position is below 0 is passed over: it writes neither pages nor a
+// token.
 
 // rowsPass is one pass over rows, without gradients.
 type rowsPass struct {
 	tokens, positions *cgotorch.Tensor   // Int64 [rows]
 	frequencies       []*cgotorch.Tensor // of each rotation
+	early             bool               // kernels begin while earlier ones run
 	// attend maps what the product of queries, keys and values gives to what the next product takes,
 	// [rows, heads*head].
 	attend func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor
@@ -51,13 +60,15 @@ type rowStream struct {
 	sum  *cgotorch.Tensor // [rows, width] in the wide dtype
 	late *cgotorch.Tensor // [rows, width], or nil
 	norm *cgotorch.Tensor // the weight of late's norm, or nil
+
+	early bool // as in rowsPass
 }
 
 // rows maps tokens to the hidden states behind the last norm, [rows, width].
 func (d *decoder) rows(x *cgotorch.Exec, p *rowsPass) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		sum, rotations := d.beginRows(x, p)
-		s := &rowStream{sum: sum}
+		s := &rowStream{sum: sum, early: p.early}
 		for i, l := range d.layers {
 			before := s.late
 			s.late = x.Tidy(func() *cgotorch.Tensor {
@@ -92,7 +103,7 @@ func (d *decoder) beginRows(x *cgotorch.Exec, p *rowsPass) (*cgotorch.Tensor, []
 // addNorm adds what is late to the stream. It returns the norm of the stream, in the dtype of the
 // weights. A nil norm is none.
 func (d *decoder) addNorm(x *cgotorch.Exec, s *rowStream, norm *cgotorch.Tensor) *cgotorch.Tensor {
-	out := call(x, "streamtorch::add_rms_norm", s.sum, s.late, s.norm, norm, d.c.eps, d.c.normOffset, d.dtype)
+	out := call(x, "streamtorch::add_rms_norm", s.sum, s.late, s.norm, norm, d.c.eps, d.c.normOffset, d.dtype, edgeOf(s.early))
 	s.late, s.norm = nil, nil
 	return out
 }
@@ -101,16 +112,16 @@ func (d *decoder) addNorm(x *cgotorch.Exec, s *rowStream, norm *cgotorch.Tensor)
 func (d *decoder) rowLayer(x *cgotorch.Exec, p *rowsPass, s *rowStream, i int, by rotation) {
 	l := d.layers[i]
 	mixed := x.Tidy(func() *cgotorch.Tensor {
-		return p.attend(i, l, l.qkv.forward(x, d.addNorm(x, s, l.beforeMix), false), by)
+		return p.attend(i, l, l.qkv.product(x, d.addNorm(x, s, l.beforeMix), "", p.early), by)
 	})
-	s.late, s.norm = l.out.forward(x, mixed, false), l.afterMix
+	s.late, s.norm = l.out.product(x, mixed, "", p.early), l.afterMix
 	if l.experts != nil {
 		p.experts(l, s)
 		return
 	}
 	s.late = x.Tidy(func() *cgotorch.Tensor {
-		gateUp := l.gateUp.forward(x, d.addNorm(x, s, l.beforeFeed), false)
-		return l.down.forward(x, call(x, "streamtorch::gated", gateUp, d.c.activation, d.c.clampLimit, d.c.clampAlpha), false)
+		inner := l.gateUp.product(x, d.addNorm(x, s, l.beforeFeed), d.c.activation, p.early)
+		return l.down.product(x, inner, "", p.early)
 	})
 	s.norm = l.afterFeed
 }
@@ -153,10 +164,10 @@ func (s *seats) pass(x *cgotorch.Exec, from, n int, blocks []int, alike bool) *r
 			tables[layer], before[layer] = x.Select(live, 1, k), first
 		}
 	}
-	p := &rowsPass{tokens: row(s.tokens), positions: row(s.positions), frequencies: s.frequencies}
+	p := &rowsPass{tokens: row(s.tokens), positions: row(s.positions), frequencies: s.frequencies, early: true}
 	p.attend = func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor {
 		return call(x, "streamtorch::token_attention", qkv, l.queryNorm, l.keyNorm, d.c.eps, d.c.normOffset, by.cos, by.sin, p.positions,
-			s.pages.memory, tables[i], before[i], l.sinks, d.c.heads, l.window, d.c.queryScale, d.c.scoreCap, s.arrived, "full")
+			s.pages.memory, tables[i], before[i], l.sinks, d.c.heads, l.window, d.c.queryScale, d.c.scoreCap, s.arrived, edgeOf(p.early))
 	}
 	p.experts = func(l *decoderLayer, stream *rowStream) {
 		if x.Device().IsCUDA() && (alike || d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {

@@ -41,6 +41,25 @@ func (l *linear) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *
 	})
 }
 
+// product maps `in` [n, in] to what the epilogue makes of [n, rows], without gradients: see
+// csrc/kernels/rows_linear.cc. `early` lets the kernel read the weights while earlier ones run.
+func (l *linear) product(x *cgotorch.Exec, in *cgotorch.Tensor, epilogue string, early bool) *cgotorch.Tensor {
+	if l.codes != nil {
+		return x.Tidy(func() *cgotorch.Tensor {
+			return call(x, "streamtorch::rows_linear", in, l.codes.weight(x, in.DType()), l.bias, epilogue, "full")
+		})
+	}
+	return call(x, "streamtorch::rows_linear", in, l.weight, l.bias, epilogue, edgeOf(early))
+}
+
+// edgeOf returns the edge of a kernel that may begin while earlier ones run, or may not.
+func edgeOf(early bool) string {
+	if early {
+		return "early"
+	}
+	return "full"
+}
+
 // maker makes the tensors of a decoder, in the order of the files. The Do owns them until keep.
 type maker struct {
 	x     *cgotorch.Exec

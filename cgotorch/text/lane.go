@@ -275,7 +275,7 @@ func (l *lane) prompt(x *cgotorch.Exec, tokens *cgotorch.Tensor, from int, block
 		if !last {
 			return nil
 		}
-		return l.d.logits(x, x.Narrow(hidden, 0, n-1, 1))
+		return l.d.rowLogits(x, x.Narrow(hidden, 0, n-1, 1), false)
 	})
 }
 
@@ -293,7 +293,7 @@ func (l *lane) layers(x *cgotorch.Exec, f features, blocks []int) {
 		if l.d.edge != "" {
 			logits = l.d.token(x, l.tokenPass(x, counts))
 		} else {
-			logits = l.d.logits(x, l.d.rows(x, l.cachedPass(x, l.rowsOf(x, l.token, l.position, counts))))
+			logits = l.d.rowLogits(x, l.d.rows(x, l.cachedPass(x, l.rowsOf(x, l.token, l.position, counts))), false)
 		}
 		if f.mask {
 			x.CopyInPlace(l.logits, logits)

@@ -158,6 +158,14 @@ class Backend final : public CudaBackend {
     return status == cudaStreamCaptureStatusActive && count > 1;
   }
 
+  // Adds the size of a cluster to the attributes of a launch.
+  static void set_cluster(cudaLaunchConfig_t& how, unsigned cluster) {
+    cudaLaunchAttribute& attribute = how.attrs[how.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
+
   void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments, int shared,
               CudaStart start, unsigned cluster, unsigned rows) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
@@ -176,14 +184,19 @@ class Backend final : public CudaBackend {
         attribute.val.programmaticStreamSerializationAllowed = 1;
       }
     }
-    if (cluster > 1) {
-      cudaLaunchAttribute& attribute = attributes[how.numAttrs++];
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = cluster;
-      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    }
+    if (cluster > 1) set_cluster(how, cluster);
     //edge:kernel-on-stream TestEvent_Done gpu
     C10_CUDA_CHECK(cudaLaunchKernelExC(&how, function, arguments));
+  }
+
+  int clusters(const CudaProgram& program, const char* kernel, c10::DeviceIndex device, unsigned threads, int shared, unsigned cluster) override {
+    const c10::cuda::CUDAGuard guard(device);
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t how{dim3(cluster), dim3(threads), static_cast<size_t>(shared), nullptr, &attribute, 0};
+    set_cluster(how, cluster);
+    int count = 0;
+    C10_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel_of(program, kernel, device), &how));
+    return count;
   }
 
   CudaBoxes boxes(const void* matrix, int64_t count, int64_t together, int64_t rows, int64_t row_bytes, int box_rows, int box_bytes) override {

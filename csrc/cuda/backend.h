@@ -171,6 +171,10 @@ class CudaBackend {
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads, void** arguments,
                       int shared = 0, CudaStart start = CudaStart::kBehind, unsigned cluster = 1, unsigned rows = 1) = 0;
 
+  // Returns how many clusters of such a launch run at the same time. Some multiprocessors have no
+  // place in a cluster. A part of a device may have room for none.
+  virtual int clusters(const CudaProgram& program, const char* kernel, c10::DeviceIndex device, unsigned threads, int shared, unsigned cluster) = 0;
+
   // Returns a map of `count` matrices behind each other, each of `rows` rows of `row_bytes` bytes. A
   // box has `box_bytes` bytes of each of `box_rows` rows of `together` matrices. What a box has
   // outside the matrix reads as zeros. Bytes are multiples of 16.

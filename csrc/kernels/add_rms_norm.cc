@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "core/device.h"
+#include "kernels/edges.h"
 #include "kernels/images.h"
 #include "kernels/inputs.h"
 #include "kernels/variants.h"
@@ -44,6 +45,7 @@ constexpr int64_t kMostWidth = 32768;
 //   NORM      1: the result is normed
 //   OFFSET    1: the weights of norms are 1 + weight
 //   RESULT    the dtype of the result
+//   EDGE      see edges.h
 constexpr char kSource[] = R"cuda(
 constexpr int kGroups = (WIDTH + 8 * THREADS - 1) / (8 * THREADS);  // of 8 neighbours, which a thread has
 
@@ -66,8 +68,27 @@ __device__ __forceinline__ void store(typename T::Raw* to, int column, const flo
 
 __device__ __forceinline__ int column_of(int group) { return 8 * (group * THREADS + static_cast<int>(threadIdx.x)); }
 
+// The weights of a norm, for the columns of a thread. If they are few, they are loaded at once.
+struct Weights {
+  static constexpr bool kAtOnce = kGroups <= 2;  // more need too many registers
+  const float* from;
+  float loaded[kAtOnce ? kGroups : 1][8];
+
+  __device__ __forceinline__ explicit Weights(const float* weights) : from(weights) {
+#pragma unroll
+    for (int g = 0; kAtOnce && g < kGroups; ++g) {
+      if (from != nullptr) load<Float>(from, column_of(g), loaded[g]);
+    }
+  }
+  __device__ __forceinline__ void get(int group, float (&w)[8]) const {
+    if constexpr (!kAtOnce) return load<Float>(from, column_of(group), w);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[i] = loaded[kAtOnce ? group : 0][i];
+  }
+};
+
 // Multiplies a row with 1 / sqrt(its mean square + eps), and with the weights.
-__device__ __forceinline__ void norm_row(float (&row)[kGroups][8], const float* weight, float eps) {
+__device__ __forceinline__ void norm_row(float (&row)[kGroups][8], const Weights& weights, float eps) {
   __shared__ float of_warps[THREADS / 32];
   float squares = 0;
 #pragma unroll
@@ -87,16 +108,19 @@ __device__ __forceinline__ void norm_row(float (&row)[kGroups][8], const float* 
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     float w[8];
-    load<Float>(weight, column_of(g), w);
+    weights.get(g, w);
 #pragma unroll
     for (int i = 0; i < 8; ++i) row[g][i] *= factor * (OFFSET + w[i]);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm(float* __restrict__ sum, const OUT::Raw* __restrict__ out,
-                                                                   const float* __restrict__ out_norm, const float* __restrict__ norm,
+extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm(float* sum, const OUT::Raw* out, const float* out_norm,
+                                                                   const float* __restrict__ norm,
                                                                    RESULT::Raw* __restrict__ result, float eps) {
   const size_t first = static_cast<size_t>(blockIdx.x) * WIDTH;
+  begin();
+  const Weights weights(norm);  // unused without NORM
+  wait();
   float row[kGroups][8];
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) load<Float>(sum + first, column_of(g), row[g]);
@@ -104,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm(float* __rest
     float added[kGroups][8];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) load<OUT>(out + first, column_of(g), added[g]);
-    if constexpr (OUT_NORM) norm_row(added, out_norm, eps);
+    if constexpr (OUT_NORM) norm_row(added, Weights(out_norm), eps);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
@@ -112,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_rms_norm(float* __rest
       store<Float>(sum + first, column_of(g), row[g]);
     }
   }
-  if constexpr (NORM) norm_row(row, norm, eps);
+  if constexpr (NORM) norm_row(row, weights, eps);
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) store<RESULT>(result + first, column_of(g), row[g]);
 }
@@ -161,7 +185,7 @@ at::Tensor by_operators(const Inputs& of) {
   return result.to(of.dtype, /*non_blocking=*/false, /*copy=*/!is_defined(of.norm));
 }
 
-at::Tensor by_kernel(const Inputs& of) {
+at::Tensor by_kernel(const Inputs& of, Edge edge) {
   const int64_t width = of.width(), rows = of.sum.size(0);
   TORCH_CHECK(width <= kMostWidth && rows < INT32_MAX && cuda().chip(of.sum.device().index()).capability >= 80, kOperator, ": sum is ", of.sum.sizes(),
               "; the kernel takes up to ", kMostWidth, " columns, on compute capability 8.0");
@@ -171,11 +195,11 @@ at::Tensor by_kernel(const Inputs& of) {
   for (Optional t : {of.out, of.out_norm, of.norm}) aligned = aligned && (!is_defined(t) || is_aligned(*t));
   const at::ScalarType out = added ? of.out->scalar_type() : at::kFloat;
   const int64_t threads = std::min<int64_t>((width + 255) / 256 * 32, 512);
-  const CudaProgram& program = variant_of(std::tuple(width, aligned, out, added, out_normed, normed, of.offset, of.dtype), [&] {
+  const CudaProgram& program = variant_of(std::tuple(width, aligned, out, added, out_normed, normed, of.offset, of.dtype, static_cast<int>(edge)), [&] {
     return Variant{"a sum and its norm of " + std::to_string(width) + " columns",
                    "\n" + define("WIDTH", width) + define("THREADS", threads) + define("ALIGNED", aligned) + define("OUT", float_name(out)) +
                        define("NEW", added) + define("OUT_NORM", out_normed) + define("NORM", normed) + define("OFFSET", of.offset) +
-                       define("RESULT", float_name(of.dtype)),
+                       define("RESULT", float_name(of.dtype)) + define("EDGE", edge) + kEdgesText,
                    kSource, /*fused_multiply_add=*/true};
   });
   void* sum = added ? of.sum.mutable_data_ptr() : const_cast<void*>(of.sum.const_data_ptr());  // without `out` it is only read
@@ -183,18 +207,22 @@ at::Tensor by_kernel(const Inputs& of) {
   void* to = result.mutable_data_ptr();
   auto eps = static_cast<float>(of.eps);
   void* arguments[] = {&sum, &from, &out_weight, &weight, &to, &eps};
-  cuda().launch(program, "add_rms_norm", images::stream_of(of.sum), static_cast<unsigned>(rows), static_cast<unsigned>(threads), arguments);
+  cuda().launch(program, "add_rms_norm", images::stream_of(of.sum), static_cast<unsigned>(rows), static_cast<unsigned>(threads), arguments, 0,
+                start_of(edge));
   return result;
 }
 
-at::Tensor add_rms_norm(at::Tensor& sum, Optional out, Optional out_norm, Optional norm, double eps, bool offset, at::ScalarType dtype) {
+at::Tensor add_rms_norm(at::Tensor& sum, Optional out, Optional out_norm, Optional norm, double eps, bool offset, at::ScalarType dtype,
+                        c10::string_view edge) {
   const Inputs of{sum, out, out_norm, norm, eps, offset, dtype};
   of.check();
-  return sum.is_cuda() ? by_kernel(of) : by_operators(of);
+  const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, sum.device());
+  return sum.is_cuda() ? by_kernel(of, checked) : by_operators(of);
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  library.def("add_rms_norm(Tensor(a!) sum, Tensor? out, Tensor? out_norm, Tensor? norm, float eps, bool offset, ScalarType dtype) -> Tensor");
+  library.def("add_rms_norm(Tensor(a!) sum, Tensor? out, Tensor? out_norm, Tensor? norm, float eps, bool offset, ScalarType dtype, str edge=\"full\") -> Tensor");
+  declare_early_reads(kOperator, {{"norm"}});
 }
 
 // CompositeExplicitAutograd keeps the operator whole on every device, so the stream checker sees

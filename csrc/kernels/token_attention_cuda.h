@@ -67,8 +67,9 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, split = cluster % a.splits, key_head = cluster / a.splits;
 
+  const long long position = __ldcg(a.position), before = __ldcg(a.before);
 #if ROWS
-  if (__ldcg(a.position) < 0) {
+  if (position < 0) {
     wait();
     if (split == 0) {
       for (int i = thread; i < GROUP * HEAD / 2; i += kThreads) reinterpret_cast<unsigned*>(a.out + key_head * GROUP * HEAD)[i] = 0;
@@ -77,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(BOUNDS) token_attention(const Token
   }
 #endif
   // Keys are counted from the first of the table. The newest is that of this token.
-  const int newest = static_cast<int>(__ldcg(a.position) - __ldcg(a.before)) - 1, oldest = a.window > 0 ? max(0, newest - a.window + 1) : 0;
+  const int newest = static_cast<int>(position - before) - 1, oldest = a.window > 0 ? max(0, newest - a.window + 1) : 0;
   const int first_tile = oldest / kTile, tiles = newest / kTile - first_tile + 1;
   const int splits = min(a.splits, (tiles + a.share - 1) / a.share);
   if (split >= splits) {

@@ -144,10 +144,10 @@ static_assert(SPLIT == 2, "the second block pushes its sums to the first one");
 // so each of the first threads calls it once.
 __device__ __forceinline__ float2 sum_of_cluster(float2 own, float2* of_other, Barrier pushed) {
   if (!is_first()) {
-    push_to_first(own, of_other, pushed);
+    push_to(0, own, of_other, pushed);
     return own;
   }
-  wait_for_pushes(pushed);
+  wait_for_pushes(pushed, 0);
   return make_float2(own.x + of_other->x, own.y + of_other->y);
 }
 #endif
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(32 * (kWarps + 1), 2) token_codes4(
   const Shared s(shared, l, kWarps);
   if (!begin_block<kWarps>(l, boxes, s, picks)) return;
 #if SPLIT > 1
-  await_first();
+  await_cluster();
 #endif
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int groups = groups_of(l), pairs = pairs_of(l), turns = groups * kTurns;

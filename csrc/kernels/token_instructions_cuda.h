@@ -1,5 +1,5 @@
 // The CUDA text of instructions that the kernels of tokens and prompts share. Barriers, and what a
-// block of a cluster pushes to the first one, need compute capability 9.0.
+// block of a cluster pushes to another one, need compute capability 9.0.
 #pragma once
 
 namespace ct {
@@ -52,7 +52,7 @@ struct Barrier {
 };
 
 // Makes a barrier that counts the bytes that blocks of the cluster push to the first one. All
-// threads of all blocks call it. The first block then calls wait_for_pushes.
+// threads of all blocks call it. The first block then calls wait_for_pushes with phase 0.
 __device__ __forceinline__ void expect_pushes(Barrier bar, int bytes) {
   if (threadIdx.x == 0) {
     bar.make(1);
@@ -61,26 +61,27 @@ __device__ __forceinline__ void expect_pushes(Barrier bar, int bytes) {
   asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.release;" ::: "memory");
 }
 
-__device__ __forceinline__ void wait_for_pushes(Barrier bar) {
-  asm volatile("{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n@!done bra again_%=;\n}" ::"r"(bar.at) : "memory");
+__device__ __forceinline__ void wait_for_pushes(Barrier bar, int phase) {
+  asm volatile("{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra again_%=;\n}" ::"r"(bar.at), "r"(phase)
+               : "memory");
 }
 
-// Waits until the first block can be pushed to. A thread that pushes calls it before.
-__device__ __forceinline__ void await_first() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Waits until the other blocks of the cluster can be pushed to. A thread that pushes calls it before.
+__device__ __forceinline__ void await_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Writes v to the place that `to` has in the first block of the cluster, whose barrier counts it.
-__device__ __forceinline__ void push_to_first(float v, float* to, Barrier bar) {
+// Writes v to the place that `to` has in a block of the cluster, whose barrier counts it.
+__device__ __forceinline__ void push_to(int block, float v, float* to, Barrier bar) {
   asm volatile(
-      "{\n.reg .b32 there, bar;\nmapa.shared::cluster.u32 there, %0, 0;\nmapa.shared::cluster.u32 bar, %1, 0;\n"
+      "{\n.reg .b32 there, bar;\nmapa.shared::cluster.u32 there, %0, %3;\nmapa.shared::cluster.u32 bar, %1, %3;\n"
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %2, [bar];\n}" ::"r"(address_of(to)),
-      "r"(bar.at), "f"(v)
+      "r"(bar.at), "f"(v), "r"(block)
       : "memory");
 }
-__device__ __forceinline__ void push_to_first(float2 v, float2* to, Barrier bar) {
+__device__ __forceinline__ void push_to(int block, float2 v, float2* to, Barrier bar) {
   asm volatile(
-      "{\n.reg .b32 there, bar;\nmapa.shared::cluster.u32 there, %0, 0;\nmapa.shared::cluster.u32 bar, %1, 0;\n"
+      "{\n.reg .b32 there, bar;\nmapa.shared::cluster.u32 there, %0, %4;\nmapa.shared::cluster.u32 bar, %1, %4;\n"
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%2, %3}, [bar];\n}" ::"r"(address_of(to)),
-      "r"(bar.at), "f"(v.x), "f"(v.y)
+      "r"(bar.at), "f"(v.x), "f"(v.y), "r"(block)
       : "memory");
 }
 )cuda";

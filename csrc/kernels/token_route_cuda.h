@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
     }
   }
   const float bias = r.bias == nullptr || thread >= kExperts ? 0 : __ldcg(r.bias + first + thread);
-  await_first();
+  await_cluster();
   wait();
   float sums[kWide] = {}, square = 0;
 #pragma unroll
@@ -211,10 +211,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) token_route(const Route r)
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) dot += dots[i][lane], square += squares[i];
     if (NORM) dot *= rsqrtf(square / COLUMNS + r.eps);
-    push_to_first(dot + bias, scores + first + lane, pushed);
+    push_to(0, dot + bias, scores + first + lane, pushed);
   }
   if (blockIdx.x != 0) return;
-  wait_for_pushes(pushed);
+  wait_for_pushes(pushed, 0);
   __syncwarp();
   const int expert = find_top(r, [&](int i) { return scores[i]; });
   const int4 pick = r.table != nullptr ? find_slots(r, held, expert) : make_int4(expert, -1, expert, 0);

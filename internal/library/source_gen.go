@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "6f8edc64569035fca28d8a537b76e0b085445652b7ff96f7347f07951d13112f"
+const Source = "aa171f9386fe9978523361c20ff43f4d71c056c49729b2901c0c273a64360d9c"
