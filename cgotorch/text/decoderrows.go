@@ -6,7 +6,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 //
 // Rows are the tokens of a step of several sequences, or a part of one prompt. A pass reads all
 // weights once for all rows. With weights in bfloat16 or float16, up to 32 rows take the kernels of
-// this library alone, on compute capability 9.0:
+// this library alone, on compute capability 9.0 or newer:
 //
 //	what the layer before left, and the norm    add_rms_norm     csrc/kernels/add_rms_norm.cc
 //	queries, keys and values                    rows_linear      csrc/kernels/rows_linear.cc
@@ -17,8 +17,12 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 //	down                                        rows_linear
 //
 // Else rows_linear calls LibTorch's product, and gated for the activation (csrc/kernels/gated.cc).
-// LibTorch also computes the attention of many rows of a prompt. Quantised weights are made numbers
+// LibTorch also computes the attention of many rows of a prompt. Quantised weights are dequantised
 // before each product.
+//
+// token_embedding comes before the first layer. add_rms_norm, rows_linear with the head, and
+// token_likeliest or token_drawn come after the last. A step of one seat takes the kernels of a
+// token, unless it is reproducible: Note [Kernels of a token].
 //
 // The rows of a prompt see the same pages, so they take in place of token_attention:
 //
@@ -33,21 +37,21 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // each row sees. A single token goes the same way where the kernels of a token do not take the
 // model.
 //
-// In a step without a piece, each kernel asks for its weights, or for the keys of earlier tokens,
-// while the kernel before still runs: Note [Programmatic edges] in csrc/kernels/edges.h.
-// token_embedding has a full edge, and so have products of quantised weights. In a pass with rows
-// of a prompt, only the attention of a step's tokens is early.
+// In a step without a piece the kernels of layers have programmatic edges: Note [Programmatic
+// edges] in csrc/kernels/edges.h. token_embedding, draws and products of quantised weights have
+// full ones. In a pass with rows of a prompt, only the attention of a step's tokens is early.
 //
-// Experts take one product for all rows that pick them. In a step the kernels of a token compute
-// them row by row if the step is reproducible, if they lie in slots, or if LibTorch has no such
-// product. A row of a step whose position is below 0 is passed over: it writes neither pages nor a
-// token.
+// LibTorch multiplies all rows of an expert together. In a step the kernels of a token compute
+// experts row by row if the step is reproducible, if they lie in slots, or if LibTorch has no such
+// product.
+//
+// A row of a step whose position is below 0 is passed over: it writes neither pages nor a token.
 
 // rowsPass is one pass over rows, without gradients.
 type rowsPass struct {
 	tokens, positions *cgotorch.Tensor   // Int64 [rows]
 	frequencies       []*cgotorch.Tensor // of each rotation
-	early             bool               // kernels begin while earlier ones run
+	early             bool               // kernels have programmatic edges, and read early
 	// attend maps what the product of queries, keys and values gives to what the next product takes,
 	// [rows, heads*head].
 	attend func(i int, l *decoderLayer, qkv *cgotorch.Tensor, by rotation) *cgotorch.Tensor
@@ -137,8 +141,8 @@ func (d *decoder) expertsTogether(x *cgotorch.Exec, l *decoderLayer, s *rowStrea
 	s.norm = l.afterFeed
 }
 
-// expertsOneByOne is expertsTogether, by the kernels of a token for one row after another.
-func (d *decoder) expertsOneByOne(x *cgotorch.Exec, l *decoderLayer, s *rowStream, arrived *cgotorch.Tensor) {
+// expertsByRow is expertsTogether, by the kernels of a token for one row after another.
+func (d *decoder) expertsByRow(x *cgotorch.Exec, l *decoderLayer, s *rowStream, arrived *cgotorch.Tensor) {
 	d.addNorm(x, s, nil)
 	x.Tidy(func() *cgotorch.Tensor {
 		var all []*cgotorch.Tensor
@@ -171,7 +175,7 @@ func (s *seats) pass(x *cgotorch.Exec, from, n int, blocks []int, alike bool) *r
 	}
 	p.experts = func(l *decoderLayer, stream *rowStream) {
 		if x.Device().IsCUDA() && (alike || d.table != nil || d.dtype != cgotorch.BFloat16 || !l.experts.groupable()) {
-			d.expertsOneByOne(x, l, stream, x.Narrow(s.arrived, 0, 0, 8*d.c.keyHeads))
+			d.expertsByRow(x, l, stream, x.Narrow(s.arrived, 0, 0, 8*d.c.keyHeads))
 			return
 		}
 		d.expertsTogether(x, l, stream, func(in, wide *cgotorch.Tensor) *cgotorch.Tensor { return l.experts.forward(x, in, wide, false) })

@@ -21,8 +21,8 @@ import (
 //	norm, gate and up, activation        token_linear
 //	down, added to the stream            token_linear
 //
-// Before the first layer stands token_embedding, and behind the last one token_linear with the
-// head, and token_likeliest or token_drawn. Penalties, biases, masks and ranks take LibTorch's
+// token_embedding comes before the first layer. token_linear with the head, and token_likeliest or
+// token_drawn, come after the last. Penalties, biases, masks and ranks take LibTorch's
 // operators. Each kernel asks for its weights while the kernel before still runs: Note
 // [Programmatic edges] in csrc/kernels/edges.h. token_embedding has a full edge. Weights, page
 // tables, the position and the keys of earlier tokens are older, so the kernels behind it read them
@@ -36,10 +36,11 @@ import (
 // second one, which therefore reads its experts early. With Options.DeviceMemory most experts lie
 // in host memory: Note [Table of slots] in prefetcher/weights.
 
-// KernelStats tells which kernels compute the tokens of an answer.
+// KernelStats tells which kernels compute a step of one answer. Steps of several answers take
+// others: Note [Kernels of rows].
 type KernelStats struct {
-	Own    bool   // those of this library, which read the weights at the memory's speed
-	Reason string // why it is LibTorch's operators, if Own is false
+	Own    bool   // those of Note [Kernels of a token], which read the weights at the memory's speed
+	Reason string // why LibTorch's operators do, or ""
 
 	// Search is how long Open has looked for the fastest sizes of these kernels. It is 0 if the
 	// user's cache folder has the sizes, from an earlier Open of a model of these shapes on such a

@@ -41,8 +41,9 @@ func (l *linear) forward(x *cgotorch.Exec, in *cgotorch.Tensor, training bool) *
 	})
 }
 
-// product maps `in` [n, in] to what the epilogue makes of [n, rows], without gradients: see
-// csrc/kernels/rows_linear.cc. `early` lets the kernel read the weights while earlier ones run.
+// product maps `in` [n, in] to [n, rows], or to [n, rows/2] with a gated activation as the
+// epilogue: see csrc/kernels/rows_linear.cc. The result has the dtype of `in`, or with "float" the
+// wide one. It has no gradients. Quantised weights ignore `early`.
 func (l *linear) product(x *cgotorch.Exec, in *cgotorch.Tensor, epilogue string, early bool) *cgotorch.Tensor {
 	if l.codes != nil {
 		return x.Tidy(func() *cgotorch.Tensor {
@@ -52,7 +53,7 @@ func (l *linear) product(x *cgotorch.Exec, in *cgotorch.Tensor, epilogue string,
 	return call(x, "streamtorch::rows_linear", in, l.weight, l.bias, epilogue, edgeOf(early))
 }
 
-// edgeOf returns the edge of a kernel that may begin while earlier ones run, or may not.
+// edgeOf returns "early" if a kernel may begin while earlier ones run, else "full".
 func edgeOf(early bool) string {
 	if early {
 		return "early"
@@ -102,8 +103,8 @@ func (m *maker) empty(dtype cgotorch.DType, shape ...int) *cgotorch.Tensor {
 	return t
 }
 
-// norm makes the weight of a norm, in float32 whatever the model's dtype is, or returns nil for a
-// norm that the family does not have. Files get it back in their dtype.
+// norm makes the weight of a norm in the wide dtype. It returns nil for a norm that the family does
+// not have. Files get it back in their dtype.
 func (m *maker) norm(prefix, name string, width int) *cgotorch.Tensor {
 	if name == "" {
 		return nil
@@ -111,7 +112,8 @@ func (m *maker) norm(prefix, name string, width int) *cgotorch.Tensor {
 	return m.tensor(prefix+name+".weight", m.wide(), width)
 }
 
-// wide is the dtype of what is computed in float32 whatever the model's dtype is.
+// wide is the dtype of norms, routers and the residual stream: Float64 for a model in Float64, else
+// Float32.
 func (m *maker) wide() cgotorch.DType {
 	if m.dtype == cgotorch.Float64 {
 		return cgotorch.Float64

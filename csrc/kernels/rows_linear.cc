@@ -1,9 +1,9 @@
-// rows_linear: a product of a few rows, and what follows it. It is what a decoder computes for the
-// next tokens of several answers, four times in each layer.
+// rows_linear: a product of a few rows, and what follows it. A decoder calls it four times a layer
+// for the next tokens of several answers, and once for the head.
 //
 //   input    [rows, columns]
-//   weight   [weight rows, columns] in the same dtype
-//   bias     [weight rows] in the same dtype
+//   weight   [outputs, columns] in the same dtype
+//   bias     [outputs] in the same dtype
 //
 // result = input @ weight^T + bias, and then by `epilogue`:
 //
@@ -13,10 +13,13 @@
 //   gelu_tanh  gelu(a) * b, the same
 //
 // Sums are in float32. Their order for a row depends on whether there are up to 8, 16 or 32 rows,
-// and on nothing else of the other rows. The kernel takes no more: rows_linear_cuda.h. It needs
-// compute capability 9.0, and reads the weights early. For other shapes, and on the CPU, LibTorch's
-// product does the work. Its result is rounded to the dtype before an epilogue changes it. With
-// float64 all of it is float64.
+// and on nothing else of the other rows. The kernel takes up to 32 rows in bfloat16 or float16, a
+// multiple of 8 columns, and aligned memory: rows_linear_cuda.h. It needs compute capability 9.0.
+// For all else, and on the CPU, LibTorch's product does the work. Its result is rounded to the
+// dtype before an epilogue changes it. With float64 all of it is float64.
+//
+// `edge` is in edges.h: `early` reads the weight early. `sizes` is [stages, window] of the kernel's
+// ring, cut to what has room, or [] for those that were the fastest.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -62,9 +65,9 @@ struct Inputs {
 
   int64_t count() const { return input.size(0); }
   int64_t columns() const { return weight.size(1); }
-  int64_t rows() const { return weight.size(0); }
+  int64_t outputs() const { return weight.size(0); }
   bool halves() const { return epilogue == kSilu || epilogue == kGelu; }
-  int64_t results() const { return halves() ? rows() / 2 : rows(); }
+  int64_t results() const { return halves() ? outputs() / 2 : outputs(); }
 
   void check() const {
     TORCH_CHECK(weight.dim() == 2 && weight.numel() > 0 && weight.is_contiguous() && at::isFloatingType(weight.scalar_type()), kOperator, ": weight is ",
@@ -73,8 +76,8 @@ struct Inputs {
                     input.device() == weight.device(),
                 kOperator, ": input is ", input.scalar_type(), " ", input.sizes(), " on ", input.device(), ", want [rows, ", columns(), "] of ",
                 weight.scalar_type(), " on ", weight.device(), " without gaps");
-    check_elements(kOperator, bias, "bias", rows(), weight.scalar_type(), weight.device());
-    TORCH_CHECK(!halves() || rows() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of rows");
+    check_elements(kOperator, bias, "bias", outputs(), weight.scalar_type(), weight.device());
+    TORCH_CHECK(!halves() || outputs() % 2 == 0, kOperator, ": weight is ", weight.sizes(), ", and the epilogue needs an even number of outputs");
     TORCH_CHECK(!needs_gradient({input, weight, bias}), kOperator, ": it has no gradient: call it in NoGrad");
   }
 };
@@ -98,9 +101,9 @@ struct Layout {
   int stages;     // of the ring; 0: there is no room
 };
 
-// Returns the layout with the fewest blocks in a cluster whose ring has room for enough stages.
-// With up to 16 rows that is twice what a multiprocessor's part of the memory's rate takes, because
-// a larger part of the input comes later. With more rows, larger clusters cost more than that.
+// Returns the smallest clusters whose ring has 8 stages, or 4 with more than 16 rows. The largest
+// clusters may have 4, and with fewer there is no room. A ring of 6 was slower than one of 8,
+// because a larger part of the input comes later. With more rows, larger clusters cost more.
 Layout layout_of(const CudaChip& chip, const Inputs& of) {
   constexpr int kLeastStages = 4;
   Layout made{};
@@ -136,7 +139,7 @@ struct RowsLinear {
   const void* bias;
   void* out;
   int count;
-  int rows;
+  int outputs;
   int stages;
   int window;
 };
@@ -159,13 +162,13 @@ at::Tensor by_kernel(const Inputs& of, const Layout& layout, Edge edge, at::IntA
   at::Tensor out = at::empty({of.count(), of.results()}, of.weight.options().dtype(of.epilogue == kFloat ? at::kFloat : of.weight.scalar_type()));
   const auto size = [&](size_t i, int own) { return sizes.empty() ? own : static_cast<int>(std::min<int64_t>(sizes[i], INT16_MAX)); };
   const int stages = std::min(size(0, 10), layout.stages);
-  RowsLinear l{of.input.const_data_ptr(), read(of.bias), out.mutable_data_ptr(), static_cast<int>(of.count()), static_cast<int>(of.rows()), stages,
+  RowsLinear l{of.input.const_data_ptr(), read(of.bias), out.mutable_data_ptr(), static_cast<int>(of.count()), static_cast<int>(of.outputs()), stages,
                std::min(size(1, 3), stages)};
   const int split = static_cast<int>(layout.split), shared = static_cast<int>(layout.kept + stages * (kStageBytes + 16)), threads = 32 * (kWarps + 1);
-  const int64_t matrices = of.halves() ? 2 : 1, in_group = 16 * layout.tiles, groups = (of.rows() + in_group - 1) / in_group;
+  const int64_t matrices = of.halves() ? 2 : 1, in_group = 16 * layout.tiles, groups = (of.outputs() + in_group - 1) / in_group;
   const int most = split == 1 ? chip.multiprocessors : clusters_of(program, device, threads, shared, split);
-  if (most < 1) return by_operators(of);  // a part of a device
-  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, matrices, of.rows() / matrices, 2 * of.columns(), static_cast<int>(in_group / matrices),
+  if (most < 1) return by_operators(of);  // a part of a device has no room for a cluster
+  CudaBoxes map = cuda().boxes(of.weight.const_data_ptr(), matrices, matrices, of.outputs() / matrices, 2 * of.columns(), static_cast<int>(in_group / matrices),
                                static_cast<int>(128 * kWarps / layout.tiles));
   void* arguments[] = {&l, &map};
   cuda().launch(program, "rows_linear", images::stream_of(of.weight), static_cast<unsigned>(std::min<int64_t>(most, groups) * split), static_cast<unsigned>(threads),
@@ -180,7 +183,7 @@ at::Tensor rows_linear(const at::Tensor& input, const at::Tensor& weight, Option
   TORCH_CHECK(sizes.empty() || (sizes.size() == 2 && sizes[0] > 0 && sizes[1] > 0), kOperator, ": sizes is ", sizes, ", want [] or [stages, window]");
   const Edge checked = edge_of(kOperator, {edge.data(), edge.size()}, weight.device());
   const at::ScalarType dtype = weight.scalar_type();
-  if (weight.is_cuda() && of.count() <= kMostRows && of.columns() % 8 == 0 && of.columns() < INT32_MAX / 64 && of.rows() < INT32_MAX - 64 &&
+  if (weight.is_cuda() && of.count() <= kMostRows && of.columns() % 8 == 0 && of.columns() < INT32_MAX / 64 && of.outputs() < INT32_MAX - 64 &&
       (dtype == at::kBFloat16 || dtype == at::kHalf) && is_aligned(input) && is_aligned(weight)) {
     const CudaChip chip = cuda().chip(weight.device().index());
     const Layout layout = layout_of(chip, of);

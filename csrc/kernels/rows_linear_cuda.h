@@ -12,8 +12,7 @@
 // The order of elements in a product is free. So 16 bytes of a lane, of a weight's row or of an
 // input's, serve two instructions.
 //
-// Weights are asked for before the wait: Note [Programmatic edges]. A row's sums have one order,
-// whatever the other rows are.
+// Weights are asked for before the wait: Note [Programmatic edges].
 //
 // The text is compiled for one set of these macros:
 //
@@ -39,7 +38,7 @@ struct RowsLinear {
   const Raw* bias;   // or NULL
   void* out;
   int count;         // rows of the input
-  int rows;          // of the weights
+  int outputs;       // rows of the weights
   int stages;        // of the ring
   int window;        // stages that are on their way at the same time
 };
@@ -118,7 +117,8 @@ __device__ __forceinline__ void copy_boxes(const RowsLinear& l, const Map& map, 
   }
 }
 
-// Copies the block's columns of the input into shared memory. Those behind the last are zeros.
+// Copies the block's columns of the input into shared memory. Columns behind the last are zeros.
+// Rows from `count` on are not written: each result depends on one row alone.
 __device__ __forceinline__ void load_input(const RowsLinear& l, Raw* x, int rank) {
   constexpr int kChunks = kSlice / 8;
   const int all = l.count * kChunks;
@@ -132,15 +132,15 @@ __device__ __forceinline__ void load_input(const RowsLinear& l, Raw* x, int rank
 }
 
 // Writes what the products a and b become: those of row i and row kPairs + i of a group.
-__device__ __forceinline__ void write(const RowsLinear& l, int group, int token, int i, float2 v) {
-  const int first = kTwoMatrices ? group * kPairs + i : group * 2 * kPairs + i, second = kTwoMatrices ? l.rows / 2 + first : first + kPairs;
-  const int results = kTwoMatrices ? l.rows / 2 : l.rows;
-  if (token >= l.count || first >= results) return;
+__device__ __forceinline__ void write(const RowsLinear& l, int group, int row, int i, float2 v) {
+  const int first = kTwoMatrices ? group * kPairs + i : group * 2 * kPairs + i, second = kTwoMatrices ? l.outputs / 2 + first : first + kPairs;
+  const int results = kTwoMatrices ? l.outputs / 2 : l.outputs;
+  if (row >= l.count || first >= results) return;
   if (l.bias != nullptr) {
     v.x += DTYPE::widen(l.bias[first]);
-    if (second < l.rows) v.y += DTYPE::widen(l.bias[second]);
+    if (second < l.outputs) v.y += DTYPE::widen(l.bias[second]);
   }
-  const size_t at = static_cast<size_t>(token) * results + first;
+  const size_t at = static_cast<size_t>(row) * results + first;
   if constexpr (EPILOGUE == 3) {
     static_cast<Raw*>(l.out)[at] = DTYPE::narrow(__fdividef(v.x, 1 + __expf(-v.x)) * v.y);
   } else if constexpr (EPILOGUE == 4) {
@@ -148,10 +148,10 @@ __device__ __forceinline__ void write(const RowsLinear& l, int group, int token,
     static_cast<Raw*>(l.out)[at] = DTYPE::narrow(0.5f * v.x * (1 + tanhf(inner)) * v.y);
   } else if constexpr (EPILOGUE == 0) {
     static_cast<Raw*>(l.out)[at] = DTYPE::narrow(v.x);
-    if (second < l.rows) static_cast<Raw*>(l.out)[at + kPairs] = DTYPE::narrow(v.y);
+    if (second < l.outputs) static_cast<Raw*>(l.out)[at + kPairs] = DTYPE::narrow(v.y);
   } else {
     static_cast<float*>(l.out)[at] = v.x;
-    if (second < l.rows) static_cast<float*>(l.out)[at + kPairs] = v.y;
+    if (second < l.outputs) static_cast<float*>(l.out)[at + kPairs] = v.y;
   }
 }
 
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32) rows_linear(const Ro
   const Shared s(shared, l.stages);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const int rank = blockIdx.x % SPLIT, step = gridDim.x / SPLIT;
-  const int groups = (l.rows + 2 * kPairs - 1) / (2 * kPairs);
+  const int groups = (l.outputs + 2 * kPairs - 1) / (2 * kPairs);
   begin();
   if (warp == kWarps) {
     if (lane == 0) {
@@ -229,17 +229,17 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32) rows_linear(const Ro
     meet();
 #pragma unroll
     for (int i = thread; i < ROWS * kPairs; i += kThreads) {
-      const int token = i / kPairs, pair = i % kPairs;
+      const int row = i / kPairs, pair = i % kPairs;
       float2 v = make_float2(0, 0);
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        const float* const at = s.sums + (p * ROWS + token) * kLine + pair;
+        const float* const at = s.sums + (p * ROWS + row) * kLine + pair;
         v.x += at[0], v.y += at[kPairs];
       }
       if (SPLIT == 1) {
-        write(l, group, token, pair, v);
+        write(l, group, row, pair, v);
       } else {
-        push_to(token / kOwn, v, s.gathered + ((turn * SPLIT + rank) * kOwn + token % kOwn) * kPairs + pair, Barrier{s.pushed + 8 * turn});
+        push_to(row / kOwn, v, s.gathered + ((turn * SPLIT + rank) * kOwn + row % kOwn) * kPairs + pair, Barrier{s.pushed + 8 * turn});
       }
     }
     if (SPLIT > 1) {

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "aa171f9386fe9978523361c20ff43f4d71c056c49729b2901c0c273a64360d9c"
+const Source = "49c4eff55226a79886fe0467744bf3a13ea58e4228692193e4b421e7e22a2e35"

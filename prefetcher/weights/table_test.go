@@ -368,16 +368,16 @@ func TestTable_Fetch_Ahead(t *testing.T) {
 
 // Copies that are picked go on coming ahead, however many are on their way. Where one of sixteen is
 // not picked they pause, and come again after a while.
-func TestTable_AheadPays(t *testing.T) {
+func TestTable_AheadPauses(t *testing.T) {
 	for _, right := range []int64{16, 15} {
 		var a ahead
 		tried, paused := 0, 0
 		for range 3 * triedAgain {
-			pays := a.pays()
+			copies := a.shouldCopy()
 			if a.experts != nil {
 				a.used, a.experts = a.used+right, nil
 			}
-			if !pays {
+			if !copies {
 				paused++
 				continue
 			}

@@ -9,28 +9,29 @@ import (
 
 // ahead has experts of a layer that Fetch has copied before they were picked, while the device
 // computed the layer before. They lie in rooms beside the slots, so a wrong one takes the place of
-// no other expert. It has taken time of the bus. So Fetch looks at how many are picked.
+// no other expert. A wrong one has cost time of the bus. So Fetch counts how many are picked.
 type ahead struct {
 	rooms   []*cgotorch.Tensor // [TableOptions.Ahead, rows, columns], for each matrix
 	stream  *cgotorch.Stream   // that copies into them, or nil
 	copied  *cgotorch.Event
-	free    *cgotorch.Event // the rooms, and the bus
+	free    *cgotorch.Event // behind it the bus and the rooms are free
 	layer   int
 	experts []int32 // of the layer, in the first rooms
 
-	copies, used int64 // experts that were copied, and those of them that were picked
-	since        [2]int64
-	pause        int // Fetches that copy none
+	copies, used int64    // experts that were copied, and those of them that were picked
+	since        [2]int64 // both, when shouldCopy judged them last
+	pause        int      // Fetches that copy none
 }
 
 const (
-	triedCopies = 128  // after which pays looks at them
+	triedCopies = 128  // after which shouldCopy judges them
 	leastUsed   = 0.97 // of them: a right one saves some 3 % of the time that a wrong one takes
 	triedAgain  = 4096 // Fetches after which Fetch copies ahead again
 )
 
-// pays reports whether Fetch should copy ahead. It leaves out what no Fetch has looked for yet.
-func (a *ahead) pays() bool {
+// shouldCopy reports whether this Fetch copies ahead, and counts it towards a pause. It judges only
+// the copies that a Fetch has looked for.
+func (a *ahead) shouldCopy() bool {
 	if a.pause > 0 {
 		a.pause--
 		return false

@@ -24,10 +24,9 @@ type way struct {
 	before, misses int64 // the call before that, and the misses until then
 }
 
-// ByEngine reports whether [Table.Fetch] should bring a token's missing experts, because the tokens
-// of late have missed more than 45 MB a layer. A program calls it once for each token, before the
-// token's work. It does not wait: it enqueues a copy of the counts at times, and looks at those
-// that have come.
+// ByEngine reports whether [Table.Fetch] should bring the missing experts of the next step. It does
+// not wait. It is true if recent steps have missed more than 45 MB a layer. A program calls it once
+// for each step, before the step's work. At times it enqueues a read of the counts on x's stream.
 func (t *Table) ByEngine(x *cgotorch.Exec) bool {
 	w := &t.way
 	w.calls++
@@ -57,16 +56,19 @@ func (t *Table) ByEngine(x *cgotorch.Exec) bool {
 	return w.engine
 }
 
-// Fetch copies the experts that a token misses into their slots, by the copy engine, and changes
-// picks, Int32 [top, 4], which token_route has made for the layer: all of them are in slots then.
-// It runs on x's stream, between token_route and the work that reads the slots, and not within a
-// pass. It waits for the picks, not for the copies.
+// Fetch copies a token's missing experts into their slots, by the copy engine. It waits for the
+// picks, and so for the earlier work of x's stream, but not for the copies. picks is Int32
+// [top, 4], from token_route. Fetch sets its column 1, the missing expert, to -1. A program calls
+// it between token_route and the work that reads the slots, and not within a pass.
 //
-// next, Int32 [n], has experts that the next layer will probably pick, or is nil. With
-// TableOptions.Ahead, Fetch copies those that are in no slot while the device computes this layer,
-// and the Fetch of the next layer takes them. It stops for a while if fewer than 97 % are picked.
-// No other stream may write experts before the next Fetch, Forget or the end of the Do. Fetch fails
-// with [cgotorch.ErrInvalidArgument] for a layer or a pick that the table has not.
+// next is Int32 [n], experts that the next layer will probably pick, or nil. Numbers out of range
+// are passed over. Fetch copies at most TableOptions.Ahead of those that are in no slot, while the
+// device computes this layer. The Fetch of the next layer takes them. If fewer than 97 % of 128 or
+// more are picked, the next 4,096 calls that have a next copy none. No other stream may write
+// experts before the next Fetch, Forget or the end of the Do.
+//
+// Fetch fails with [cgotorch.ErrInvalidArgument] for a layer or a pick out of range, for other
+// shapes and dtypes of picks and next, and without slots.
 func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks, next *cgotorch.Tensor) {
 	const op = "Table.Fetch"
 	t.hasSlots(x, op)
@@ -78,7 +80,7 @@ func (t *Table) Fetch(x *cgotorch.Exec, layer int, picks, next *cgotorch.Tensor)
 	}
 	x.Tidy(func() *cgotorch.Tensor {
 		read, of := picks, 4*picks.Shape()[0]
-		predicts := next != nil && t.o.Ahead > 0 && layer+1 < t.o.Layers && t.ahead.pays()
+		predicts := next != nil && t.o.Ahead > 0 && layer+1 < t.o.Layers && t.ahead.shouldCopy()
 		if predicts {
 			// One read, so that the host waits once.
 			read = x.Cat([]*cgotorch.Tensor{x.Reshape(picks, -1), next, x.Narrow(t.layers[layer+1].Places, 0, 0, t.o.Experts)}, 0)
