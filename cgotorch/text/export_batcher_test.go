@@ -62,7 +62,7 @@ func (m *Model) Break() (mend func()) {
 	m.lane.mu.Lock()
 	defer m.lane.mu.Unlock()
 	norm := m.d.norm
-	m.d.norm = m.pages.memory
+	m.d.norm = m.d.embed
 	return func() {
 		m.lane.mu.Lock()
 		defer m.lane.mu.Unlock()
