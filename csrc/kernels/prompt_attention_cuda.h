@@ -78,9 +78,7 @@ __device__ __forceinline__ void load_four_turned(unsigned (&to)[4], unsigned fro
 }
 
 __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  multiply(sum, a[0], a[1], a[2], a[3], b0, b1);
 }
 
 // The weight of a sink beside weights that are relative to `most`, an exponent to base 2.

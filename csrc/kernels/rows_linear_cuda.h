@@ -54,12 +54,6 @@ constexpr int kPitch = kSlice + 32;          // lanes that read at the same time
 constexpr int kLine = 2 * kPairs + 4;        // the same, between rows of the input in the sums
 constexpr int kOwn = ROWS / SPLIT;           // rows of the input that a block finishes
 
-__device__ __forceinline__ void multiply(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
 
 // What a block has in shared memory.
@@ -77,16 +71,6 @@ struct Shared {
     full = address_of(gathered + (SPLIT > 1 ? 2 * ROWS * kPairs : 0));
     empty = full + 8 * stages;
     pushed = empty + 8 * stages;
-  }
-};
-
-struct Place {
-  int stage = 0, phase = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
   }
 };
 

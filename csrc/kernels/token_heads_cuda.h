@@ -59,13 +59,6 @@ constexpr unsigned kAll = 0xFFFFFFFFu;
 
 // ---- instructions
 
-// Adds the product of a 16 x 16 and a 16 x 8 matrix to `sum`. `high` has rows 0 to 7, `low` others.
-__device__ __forceinline__ void multiply(float (&sum)[4], unsigned high0, unsigned low0, unsigned high1, unsigned low1, unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(high0), "r"(low0), "r"(high1), "r"(low1), "r"(b0), "r"(b1));
-}
-
 // Writes v to the place that `at` has in a block of the cluster.
 __device__ __forceinline__ void push(float2* at, int block, float2 v) {
 #if CLUSTER > 1

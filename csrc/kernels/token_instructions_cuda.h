@@ -1,5 +1,6 @@
 // The CUDA text of instructions that the kernels of tokens and prompts share. Barriers, and what a
-// block of a cluster pushes to another one, need compute capability 9.0.
+// block of a cluster pushes to another one, need compute capability 9.0. MMA is "bf16" or "f16", if
+// tensor cores multiply numbers in DTYPE.
 #pragma once
 
 namespace ct {
@@ -34,6 +35,26 @@ template <int kPending>
 __device__ __forceinline__ void wait_for_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+
+#ifdef MMA
+// Adds the product of a 16 x 16 and a 16 x 8 matrix to `sum`. `high` has rows 0 to 7, `low` others.
+__device__ __forceinline__ void multiply(float (&sum)[4], unsigned high0, unsigned low0, unsigned high1, unsigned low1, unsigned b0, unsigned b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA "." MMA ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(high0), "r"(low0), "r"(high1), "r"(low1), "r"(b0), "r"(b1));
+}
+#endif
+
+// A place in a ring of `stages`.
+struct Place {
+  int stage = 0, phase = 0;
+  __device__ __forceinline__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
 
 // A barrier of shared memory, by its address.
 struct Barrier {

@@ -23,17 +23,6 @@
 namespace ct {
 
 inline constexpr char kTokenRingText[] = R"cuda(
-// A place in a ring of `stages`.
-struct Place {
-  int stage = 0, phase = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 constexpr int kLine = LINE;  // bytes of a row in a box
 constexpr int kBoxBytes = kLine * 2 * PAIRS;
 constexpr int kStageBytes = TOGETHER * kBoxBytes;

@@ -3,4 +3,4 @@
 package library
 
 // Source is the SHA-256 of the C++ sources that the libraries for this program are compiled from.
-const Source = "49c4eff55226a79886fe0467744bf3a13ea58e4228692193e4b421e7e22a2e35"
+const Source = "565d69f7bc97035829d645343d74f2b6cf9390a401f962824aa98f2107792cca"
